@@ -1,0 +1,133 @@
+#include "engine/call_check.h"
+
+#include <unordered_set>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace longshore {
+namespace {
+
+struct Axis {
+  absl::string_view name;
+  int64_t extent;
+};
+
+absl::Status CheckShape(absl::string_view field,
+                        const TensorRef& tensor,
+                        const std::vector<Axis>& axes) {
+  if (tensor.data == nullptr) {
+    return InvalidField(field, "is missing");
+  }
+  if (tensor.rank != static_cast<int32_t>(axes.size())) {
+    return InvalidField(absl::StrCat(field, ".shape"), "has ", tensor.rank, " axes, not ",
+                        axes.size());
+  }
+  for (size_t axis = 0; axis < axes.size(); ++axis) {
+    if (tensor.shape[axis] != axes[axis].extent) {
+      return InvalidField(absl::StrCat(field, ".shape[", axis, "]"), tensor.shape[axis], " is not ",
+                          axes[axis].name, " ", axes[axis].extent);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDType(absl::string_view field,
+                        const TensorRef& tensor,
+                        DType expected,
+                        DType also_expected) {
+  if (tensor.dtype == expected || tensor.dtype == also_expected) {
+    return absl::OkStatus();
+  }
+  return InvalidField(absl::StrCat(field, ".dtype"), NameOf(tensor.dtype), " is not ",
+                      NameOf(expected),
+                      expected == also_expected ? "" : absl::StrCat(" or ", NameOf(also_expected)));
+}
+
+int64_t TotalRows(const StepCall& call) {
+  int64_t rows = 0;
+  for (const StepItem& item : call.items) {
+    rows += item.rows;
+  }
+  return rows;
+}
+
+}  // namespace
+
+absl::Status CheckCallItems(const StepCall& call, const EngineOptions& options) {
+  if (call.items.empty()) {
+    return InvalidField("items", "is empty");
+  }
+  if (static_cast<int64_t>(call.items.size()) > options.max_items_per_call) {
+    return InvalidField("items", "has ", call.items.size(), " entries, the limit is ",
+                        options.max_items_per_call);
+  }
+  const int64_t max_rows = call.kind == StepKind::kDecode ? options.max_rows_per_decode_item
+                                                          : options.max_rows_per_prefill;
+  std::unordered_set<uint64_t> seen;
+  for (size_t index = 0; index < call.items.size(); ++index) {
+    const StepItem& item = call.items[index];
+    if (item.rows < 1 || item.rows > max_rows) {
+      return InvalidField(absl::StrCat("items[", index, "].rows"), item.rows, " is not in 1..",
+                          max_rows);
+    }
+    if (item.position < 0) {
+      return InvalidField(absl::StrCat("items[", index, "].position"), item.position,
+                          " is less than 0");
+    }
+    if (!seen.insert(item.session_id).second) {
+      return InvalidField(absl::StrCat("items[", index, "].session_id"), item.session_id,
+                          " is in this call twice");
+    }
+  }
+  if (call.kind != StepKind::kDecode && TotalRows(call) > max_rows) {
+    return InvalidField("items", "have ", TotalRows(call), " rows, the limit is ", max_rows);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCallTensors(const StepCall& call, const ModelShape& model) {
+  const Axis rows = {"the items' rows", TotalRows(call)};
+  const Axis heads = {"num_heads", model.num_heads};
+  const Axis kv_heads = {"num_kv_heads", model.num_kv_heads};
+  const Axis head_dim = {"head_dim", model.head_dim};
+  RETURN_IF_ERROR(CheckShape("k", call.k, {rows, kv_heads, head_dim}));
+  RETURN_IF_ERROR(CheckDType("k", call.k, model.kv_dtype, model.query_dtype));
+  RETURN_IF_ERROR(CheckShape("v", call.v, {rows, kv_heads, head_dim}));
+  RETURN_IF_ERROR(CheckDType("v", call.v, model.kv_dtype, model.query_dtype));
+  if (call.kind == StepKind::kAppend) {
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(CheckShape("q", call.q, {rows, heads, head_dim}));
+  RETURN_IF_ERROR(CheckDType("q", call.q, model.query_dtype, model.query_dtype));
+  RETURN_IF_ERROR(CheckShape("out", call.out, {rows, heads, head_dim}));
+  RETURN_IF_ERROR(CheckDType("out", call.out, model.query_dtype, model.query_dtype));
+  if (call.log_sum_exp.data != nullptr) {
+    RETURN_IF_ERROR(CheckShape("log_sum_exp", call.log_sum_exp, {rows, heads}));
+    RETURN_IF_ERROR(CheckDType("log_sum_exp", call.log_sum_exp, DType::kF32, DType::kF32));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> IsReplay(StepKind kind,
+                              const StepItem& item,
+                              int64_t tokens,
+                              const LastCall& last) {
+  if (item.position == tokens) {
+    return false;
+  }
+  if (last.any && last.kind == kind && last.position == item.position && last.rows == item.rows &&
+      last.append_id == item.append_id) {
+    return true;
+  }
+  const bool gap = item.position > tokens;
+  return MakeError(gap ? absl::StatusCode::kOutOfRange : absl::StatusCode::kAborted,
+                   absl::StrCat("position ", item.position,
+                                gap ? " leaves a gap: " : " is taken and this is no replay: ",
+                                "expected position ", tokens),
+                   {.reason = gap ? "POSITION_GAP" : "POSITION_CONFLICT",
+                    .field = "position",
+                    .metadata = {{"expected_position", absl::StrCat(tokens)}}});
+}
+
+}  // namespace longshore

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "engine/model_shape.h"
+#include "engine/step.h"
+
+namespace longshore {
+
+struct EngineOptions;
+
+/// Checks what a call says about itself: items, rows and limits. InvalidArgument names the field
+/// (`items[1].rows`) and the two numbers.
+absl::Status CheckCallItems(const StepCall& call, const EngineOptions& options);
+
+/// Checks every tensor of a call against the model: presence, dtype, rank and extents.
+/// InvalidArgument names the field (`k.shape[1]`) and the two numbers.
+absl::Status CheckCallTensors(const StepCall& call, const ModelShape& model);
+
+/// What an item means for a layer that holds `tokens` tokens: true for a replay of its last call,
+/// false for new rows. Aborted POSITION_CONFLICT or OutOfRange POSITION_GAP with expected_position.
+absl::StatusOr<bool> IsReplay(StepKind kind,
+                              const StepItem& item,
+                              int64_t tokens,
+                              const LastCall& last);
+
+}  // namespace longshore

@@ -1,0 +1,239 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/math.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kSummaryShare = KvView::kGranuleBytes / 64;  // summary bytes of a granule
+
+int64_t PageBytes(const ModelShape& model) {
+  return int64_t{2} * kBlockTokens * model.num_kv_heads * model.head_dim * SizeOf(model.kv_dtype);
+}
+
+int64_t PagesFor(int64_t tokens) { return CeilDiv(tokens, kBlockTokens); }
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend)
+    : options_(options),
+      backend_(std::move(backend)),
+      pool_(options.pool_bytes) {}
+
+Engine::~Engine() = default;
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       std::unique_ptr<Backend> backend) {
+  auto engine = std::unique_ptr<Engine>(new Engine(options, std::move(backend)));
+  const int64_t bytes = engine->pool_.usage().total_bytes;
+  if (bytes == 0) {
+    return InvalidField("pool_bytes", options.pool_bytes, " is less than one slab of ",
+                        PagePool::kDefaultSlabBytes);
+  }
+  ASSIGN_OR_RETURN(engine->pages_, engine->backend_->Allocate(MemorySpace::kHostMapped, bytes));
+  for (Buffer& summaries : engine->summaries_) {
+    ASSIGN_OR_RETURN(summaries,
+                     engine->backend_->Allocate(MemorySpace::kDevice,
+                                                bytes / KvView::kGranuleBytes * kSummaryShare));
+  }
+  return engine;
+}
+
+absl::Status Engine::CheckSpec(SessionSpec* spec) const {
+  absl::StatusOr<ModelShape> model = NormalizeModelShape(spec->model);
+  if (!model.ok()) {
+    return PrefixField("model.", model.status());
+  }
+  spec->model = *std::move(model);
+  if (absl::Status status = ValidatePolicy(spec->policy); !status.ok()) {
+    return PrefixField("policy.", status);
+  }
+  if (spec->max_tokens < 1 || spec->max_tokens > options_.max_tokens_per_session) {
+    return InvalidField("max_tokens", spec->max_tokens, " is not in 1..",
+                        options_.max_tokens_per_session);
+  }
+  if (static_cast<int64_t>(sessions_.size()) >= options_.max_sessions) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat(sessions_.size(), " sessions are open, the limit is ", options_.max_sessions),
+        {.reason = "TOO_MANY_SESSIONS", .field = "", .metadata = {}});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
+  RETURN_IF_ERROR(CheckSpec(&spec));
+  auto session = std::make_unique<Session>();
+  session->page_bytes = PageBytes(spec.model);
+  session->spec = std::move(spec);
+  const int64_t pages = session->spec.overcommit
+                            ? 0
+                            : PagesFor(session->spec.max_tokens) * session->spec.model.num_layers;
+  RETURN_IF_ERROR(pool_.Reserve(session->page_bytes, pages));
+  session->reserved_pages = pages;
+  if (absl::Status status = Prepare(session.get()); !status.ok()) {
+    pool_.Unreserve(session->page_bytes, pages);
+    return status;
+  }
+  session->id = next_session_id_++;
+  const uint64_t id = session->id;
+  sessions_.emplace(id, std::move(session));
+  return id;
+}
+
+// Everything of a session that needs memory besides its pages.
+absl::Status Engine::Prepare(Session* session) {
+  const SessionSpec& spec = session->spec;
+  // Every id of every style is below the true position of some token, or W (pruning `relative`).
+  int64_t max_ids = spec.max_tokens;
+  for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
+    for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+      max_ids = Max(max_ids, spec.policy.Of(phase, layer).window_tokens + 1);
+    }
+  }
+  for (const RopeSpec& rope : spec.model.rope_tables) {
+    ASSIGN_OR_RETURN(RopeTable table, RopeTable::Create(rope, max_ids, backend_.get()));
+    session->rope_tables.push_back(std::move(table));
+  }
+  if (!spec.model.sink_logits.empty()) {
+    const auto bytes = static_cast<int64_t>(spec.model.sink_logits.size() * sizeof(float));
+    ASSIGN_OR_RETURN(session->sink_logits, backend_->Allocate(MemorySpace::kDevice, bytes));
+    RETURN_IF_ERROR(
+        backend_->Copy(session->sink_logits.data(), spec.model.sink_logits.data(), bytes));
+  }
+  for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
+    LayerState& state = session->layers.emplace_back();
+    const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
+    ASSIGN_OR_RETURN(state.page_ids, backend_->Allocate(MemorySpace::kHostMapped, bytes));
+    ASSIGN_OR_RETURN(state.mask,
+                     MaskCache::Create(spec.policy.Of(Phase::kDecode, layer), backend_.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Session*> Engine::Find(uint64_t session_id) const {
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end()) {
+    return MakeError(absl::StatusCode::kNotFound,
+                     absl::StrCat("session_id ", session_id, " is not open"),
+                     {.reason = "SESSION_NOT_FOUND", .field = "session_id", .metadata = {}});
+  }
+  return found->second.get();
+}
+
+absl::StatusOr<const ModelShape*> Engine::ShapeOf(uint64_t session_id) const {
+  ASSIGN_OR_RETURN(const Session* session, Find(session_id));
+  return &session->spec.model;
+}
+
+SessionInfo Engine::InfoOf(const Session& session) const {
+  SessionInfo info;
+  info.id = session.id;
+  info.spec = session.spec;
+  int64_t pages = 0;
+  for (const LayerState& layer : session.layers) {
+    info.layer_tokens.push_back(layer.tokens);
+    pages += layer.num_pages;
+  }
+  info.page_bytes_used = pages * session.page_bytes;
+  info.page_bytes_reserved = session.reserved_pages * session.page_bytes;
+  return info;
+}
+
+absl::StatusOr<SessionInfo> Engine::Describe(uint64_t session_id) const {
+  ASSIGN_OR_RETURN(const Session* session, Find(session_id));
+  return InfoOf(*session);
+}
+
+std::vector<SessionInfo> Engine::List() const {
+  std::vector<SessionInfo> infos;
+  for (const auto& [id, session] : sessions_) {
+    infos.push_back(InfoOf(*session));
+  }
+  std::sort(infos.begin(), infos.end(),
+            [](const SessionInfo& left, const SessionInfo& right) { return left.id < right.id; });
+  return infos;
+}
+
+absl::StatusOr<LayerSelection> Engine::SelectionOf(uint64_t session_id, int32_t layer) const {
+  ASSIGN_OR_RETURN(const Session* session, Find(session_id));
+  if (layer < 0 || layer >= session->spec.model.num_layers) {
+    return InvalidField("layer", layer, " is not below num_layers ",
+                        session->spec.model.num_layers);
+  }
+  const MaskCache& mask = session->layers[static_cast<size_t>(layer)].mask;
+  LayerSelection selection{.mask = mask.state(), .stages = {}};
+  const size_t num_stages = session->spec.policy.Of(Phase::kDecode, layer).stages.size();
+  for (size_t stage = 0; selection.mask.valid && stage < num_stages; ++stage) {
+    std::vector<int32_t>& tokens =
+        selection.stages.emplace_back(static_cast<size_t>(selection.mask.selected_chunks[stage]));
+    RETURN_IF_ERROR(backend_->Copy(tokens.data(), mask.Selected(static_cast<int32_t>(stage)),
+                                   static_cast<int64_t>(tokens.size() * sizeof(int32_t))));
+  }
+  ASSIGN_OR_RETURN(const Fence copied, backend_->Mark());
+  RETURN_IF_ERROR(backend_->Wait(copied));
+  return selection;
+}
+
+// Returns the pages of a layer that hold none of its first `tokens` tokens.
+void Engine::DropPages(Session* session, LayerState* layer, int64_t tokens) {
+  const bool keep_promise = !session->spec.overcommit;
+  for (const int64_t kept = PagesFor(tokens); layer->num_pages > kept; --layer->num_pages) {
+    pool_.Free(session->page_bytes, layer->PageIds()[layer->num_pages - 1], keep_promise);
+    session->reserved_pages += keep_promise ? 1 : 0;
+  }
+}
+
+absl::StatusOr<std::vector<int64_t>> Engine::Truncate(uint64_t session_id, int64_t position) {
+  ASSIGN_OR_RETURN(Session * session, Find(session_id));
+  const int64_t longest = session->MaxLayerTokens();
+  if (position < 0 || position > longest) {
+    return MakeError(absl::StatusCode::kOutOfRange,
+                     absl::StrCat("position ", position, " is not in 0..", longest,
+                                  ", the longest layer's length"),
+                     {.reason = "TRUNCATE_PAST_END",
+                      .field = "position",
+                      .metadata = {{"longest_layer_tokens", absl::StrCat(longest)}}});
+  }
+  std::vector<int64_t> layer_tokens;
+  for (LayerState& layer : session->layers) {
+    if (layer.tokens > position) {
+      layer.tokens = position;
+      layer.last_call = LastCall{};
+      layer.mask.TruncateTo(position);
+      DropPages(session, &layer, position);
+    }
+    layer_tokens.push_back(layer.tokens);
+  }
+  return layer_tokens;
+}
+
+absl::Status Engine::Close(uint64_t session_id) {
+  ASSIGN_OR_RETURN(Session * session, Find(session_id));
+  for (LayerState& layer : session->layers) {
+    DropPages(session, &layer, 0);
+  }
+  pool_.Unreserve(session->page_bytes, session->reserved_pages);
+  sessions_.erase(session_id);
+  return absl::OkStatus();
+}
+
+KvView Engine::ViewOf(const Session& session, const LayerState& layer) const {
+  const ModelShape& model = session.spec.model;
+  KvView view;
+  view.pages = pages_.data();
+  for (size_t kind = 0; kind < summaries_.size(); ++kind) {
+    view.summaries[kind] = summaries_[kind].data();
+  }
+  view.page_ids = layer.PageIds();
+  view.value_offset = session.page_bytes / 2;
+  view.head_bytes = static_cast<int32_t>(model.head_dim * SizeOf(model.kv_dtype));
+  view.token_bytes = model.num_kv_heads * view.head_bytes;
+  view.dtype = model.kv_dtype;
+  return view;
+}
+
+}  // namespace longshore

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/core/error.h"
+#include "engine/group_run.h"
+#include "engine/kv/page_pool.h"
+#include "engine/model_shape.h"
+#include "engine/policy.h"
+#include "engine/session.h"
+#include "engine/step.h"
+
+namespace longshore {
+
+/// Limits that an engine is made with.
+struct EngineOptions {
+  int64_t pool_bytes = int64_t{4} << 30;  ///< host memory for pages
+  int32_t max_sessions = 256;
+  int64_t max_tokens_per_session = int64_t{16} << 20;
+  int32_t max_items_per_call = 256;
+  int64_t max_rows_per_prefill = 32768;  ///< sum over a call's items; also for AppendKV
+  int32_t max_rows_per_decode_item = 64;
+};
+
+/// What a session looks like from outside.
+struct SessionInfo {
+  uint64_t id = 0;
+  SessionSpec spec;
+  std::vector<int64_t> layer_tokens;  ///< [num_layers]
+  int64_t page_bytes_used = 0;
+  int64_t page_bytes_reserved = 0;
+};
+
+/// What a layer has selected for its next decode step.
+struct LayerSelection {
+  MaskState mask;  ///< mask.valid false: nothing, the rest means nothing then
+  std::vector<std::vector<int32_t>> stages;  ///< first tokens of the chunks that each stage keeps
+};
+
+/// Sessions, their keys and values, and the steps on them. Owned and called by one thread; knows no
+/// protocol. Every call either applies whole or leaves everything as it was.
+///
+/// Errors carry ErrorDetails. NotFound SESSION_NOT_FOUND; InvalidArgument INVALID_FIELD and
+/// NON_FINITE; Aborted POSITION_CONFLICT and OutOfRange POSITION_GAP with expected_position;
+/// ResourceExhausted POOL_FULL, TOO_MANY_SESSIONS; OutOfRange MAX_TOKENS.
+class Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        std::unique_ptr<Backend> backend);
+  ~Engine();
+
+  absl::StatusOr<uint64_t> Open(SessionSpec spec);
+  /// The shape that a session was opened with; lives as long as the session.
+  absl::StatusOr<const ModelShape*> ShapeOf(uint64_t session_id) const;
+  absl::StatusOr<SessionInfo> Describe(uint64_t session_id) const;
+  std::vector<SessionInfo> List() const;
+  /// The cached mask of a layer, for tests and monitors. Waits for the device.
+  absl::StatusOr<LayerSelection> SelectionOf(uint64_t session_id, int32_t layer) const;
+  /// Forgets tokens at and past `position` in every layer. Returns the layers' lengths. OutOfRange
+  /// if no layer reaches `position`.
+  absl::StatusOr<std::vector<int64_t>> Truncate(uint64_t session_id, int64_t position);
+  absl::Status Close(uint64_t session_id);
+
+  /// Checks, reserves, plans and enqueues one call; its sessions count it as applied. The tensors
+  /// must stay until Wait(ticket.fence).
+  absl::StatusOr<StepTicket> Submit(const StepCall& call);
+  /// Blocks until the call is done. An error concerns the device, never the input.
+  absl::Status Wait(const StepTicket& ticket);
+
+  const EngineOptions& options() const { return options_; }
+  const DeviceInfo& device() const { return backend_->info(); }
+  PoolUsage pool_usage() const { return pool_.usage(); }
+  int64_t num_sessions() const { return static_cast<int64_t>(sessions_.size()); }
+
+ private:
+  struct Work;  // one item of a call: its session, layer, plan, and whether it is a replay
+
+  Engine(const EngineOptions& options, std::unique_ptr<Backend> backend);
+
+  absl::Status CheckSpec(SessionSpec* spec) const;
+  absl::Status Prepare(Session* session);
+  absl::StatusOr<Session*> Find(uint64_t session_id) const;
+  SessionInfo InfoOf(const Session& session) const;
+  void DropPages(Session* session, LayerState* layer, int64_t tokens);
+  KvView ViewOf(const Session& session, const LayerState& layer) const;
+
+  absl::StatusOr<std::vector<Work>> CheckItems(const StepCall& call) const;
+  absl::Status TakePages(std::span<Work> work);
+  absl::Status RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace);
+  absl::Status RunAttention(const StepCall& call, std::span<Work> work, StepTrace* trace);
+  absl::StatusOr<std::vector<SelectionSlots>> PlaceSelections(std::span<const Work> work,
+                                                              std::span<const BlockPlan> blocks);
+  absl::Status RunBlocks(const StepCall& call,
+                         std::span<const Work> work,
+                         std::span<const BlockPlan> blocks,
+                         StepTrace* trace);
+
+  EngineOptions options_;
+  std::unique_ptr<Backend> backend_;  // outlives everything below, which frees through it
+  Buffer pages_;
+  std::array<Buffer, kNumSummaryKinds> summaries_;
+  Buffer selections_;  // of the query blocks that no mask cache keeps
+  PagePool pool_;
+  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
+  uint64_t next_session_id_ = 1;
+};
+
+}  // namespace longshore

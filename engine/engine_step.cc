@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/call_check.h"
+#include "engine/core/math.h"
+#include "engine/engine.h"
+#include "engine/group_run.h"
+
+namespace longshore {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Phase PhaseOf(StepKind kind) {
+  return kind == StepKind::kPrefill ? Phase::kPrefill : Phase::kDecode;
+}
+
+AttentionShape AttentionShapeOf(const ModelShape& model) {
+  return AttentionShape{.num_heads = model.num_heads,
+                        .num_kv_heads = model.num_kv_heads,
+                        .head_dim = model.head_dim,
+                        .kv_dtype = model.kv_dtype,
+                        .softmax_scale = model.softmax_scale,
+                        .logit_soft_cap = model.logit_soft_cap};
+}
+
+}  // namespace
+
+struct Engine::Work {
+  StepItem item;
+  Session* session = nullptr;
+  LayerState* layer = nullptr;
+  int32_t layer_index = 0;
+  int32_t first_row = 0;
+  bool replay = false;
+  KvView kv;
+  ItemPlan plan;
+};
+
+absl::StatusOr<std::vector<Engine::Work>> Engine::CheckItems(const StepCall& call) const {
+  RETURN_IF_ERROR(CheckCallItems(call, options_));
+  std::vector<Work> work;
+  int64_t first_row = 0;
+  for (size_t index = 0; index < call.items.size(); ++index) {
+    const StepItem& item = call.items[index];
+    const std::string prefix = absl::StrCat("items[", index, "].");
+    absl::StatusOr<Session*> session = Find(item.session_id);
+    if (!session.ok()) {
+      return PrefixField(prefix, session.status());
+    }
+    const ModelShape& model = (*session)->spec.model;
+    if (call.layer < 0 || call.layer >= model.num_layers) {
+      return InvalidField("layer", call.layer, " is not below num_layers ", model.num_layers);
+    }
+    if (index > 0 && !(model == work[0].session->spec.model)) {
+      return InvalidField(absl::StrCat(prefix, "session_id"), item.session_id,
+                          " has another model shape than items[0].session_id ",
+                          work[0].item.session_id);
+    }
+    LayerState& layer = (*session)->layers[static_cast<size_t>(call.layer)];
+    absl::StatusOr<bool> replay = IsReplay(call.kind, item, layer.tokens, layer.last_call);
+    if (!replay.ok()) {
+      return PrefixField(prefix, replay.status());
+    }
+    const int64_t max_tokens = (*session)->spec.max_tokens;
+    if (!*replay && item.rows > max_tokens - layer.tokens) {
+      return MakeError(
+          absl::StatusCode::kOutOfRange,
+          absl::StrCat(prefix, "rows ", item.rows, " from position ", item.position,
+                       " pass the session's max_tokens ", max_tokens),
+          {.reason = "MAX_TOKENS", .field = absl::StrCat(prefix, "rows"), .metadata = {}});
+    }
+    work.push_back(Work{.item = item,
+                        .session = *session,
+                        .layer = &layer,
+                        .layer_index = call.layer,
+                        .first_row = static_cast<int32_t>(first_row),
+                        .replay = *replay,
+                        .kv = ViewOf(**session, layer),
+                        .plan = {}});
+    first_row += item.rows;
+  }
+  RETURN_IF_ERROR(CheckCallTensors(call, work[0].session->spec.model));
+  return work;
+}
+
+// Gives every new row a place. All or nothing.
+absl::Status Engine::TakePages(std::span<Work> work) {
+  const auto new_pages = [](const Work& item) {
+    return item.replay
+               ? 0
+               : CeilDiv(item.layer->tokens + item.item.rows, kBlockTokens) - item.layer->num_pages;
+  };
+  for (size_t index = 0; index < work.size(); ++index) {
+    Session& session = *work[index].session;
+    if (!session.spec.overcommit) {
+      continue;  // promised when the session was opened
+    }
+    if (absl::Status status = pool_.Reserve(session.page_bytes, new_pages(work[index]));
+        !status.ok()) {
+      for (Work& earlier : work.first(index)) {
+        if (earlier.session->spec.overcommit) {
+          pool_.Unreserve(earlier.session->page_bytes, new_pages(earlier));
+        }
+      }
+      return status;
+    }
+  }
+  for (Work& item : work) {
+    for (int64_t page = new_pages(item); page > 0; --page) {
+      item.layer->PageIds()[item.layer->num_pages++] =
+          pool_.AllocateReserved(item.session->page_bytes);
+      item.session->reserved_pages -= item.session->spec.overcommit ? 0 : 1;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
+  ASSIGN_OR_RETURN(std::vector<Work> work, CheckItems(call));
+  RETURN_IF_ERROR(TakePages(work));
+  StepTicket ticket;
+  if (absl::Status status = RunAppend(call, work, &ticket.trace); !status.ok()) {
+    for (Work& item : work) {
+      DropPages(item.session, item.layer, item.layer->tokens);
+    }
+    return status;
+  }
+  if (call.kind != StepKind::kAppend) {
+    RETURN_IF_ERROR(RunAttention(call, work, &ticket.trace));
+  }
+  for (Work& item : work) {
+    if (!item.replay) {
+      item.layer->tokens += item.item.rows;
+      item.layer->last_call = LastCall{.any = true,
+                                       .kind = call.kind,
+                                       .position = item.item.position,
+                                       .rows = item.item.rows,
+                                       .append_id = item.item.append_id};
+      ticket.trace.appended_tokens += item.item.rows;
+    }
+    ticket.trace.replayed_items += item.replay ? 1 : 0;
+    ticket.trace.rows += item.item.rows;
+    ticket.layer_tokens.push_back(item.layer->tokens);
+  }
+  ASSIGN_OR_RETURN(ticket.fence, backend_->Mark());
+  return ticket;
+}
+
+absl::Status Engine::Wait(const StepTicket& ticket) { return backend_->Wait(ticket.fence); }
+
+absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace) {
+  const auto start = std::chrono::steady_clock::now();
+  AppendArgs args;
+  args.shape = AttentionShapeOf(work[0].session->spec.model);
+  std::vector<AppendItem> items;
+  for (const Work& item : work) {
+    if (item.replay) {
+      continue;
+    }
+    const SessionSpec& spec = item.session->spec;
+    items.push_back(
+        {.kv = item.kv,
+         .position = item.item.position,
+         .first_row = item.first_row,
+         .rows = static_cast<int32_t>(item.item.rows),
+         .rope = item.session->RopeOf(item.layer_index),
+         .summaries = PlanSummaries(spec.policy, item.layer_index,
+                                    spec.model.TrainedTokens(item.layer_index), spec.max_tokens)});
+  }
+  args.items = items;
+  args.q = call.kind == StepKind::kAppend ? TensorRef{} : call.q;
+  args.k = call.k;
+  args.v = call.v;
+  if (!items.empty()) {
+    RETURN_IF_ERROR(backend_->Append(args));
+  }
+  trace->append_seconds = SecondsSince(start);
+  return absl::OkStatus();
+}
+
+// Plans every item and runs the blocks. Blocks of a prefill are independent of each other; those of
+// a decode item build on the mask that the block before left, so they run one after the other.
+absl::Status Engine::RunAttention(const StepCall& call, std::span<Work> work, StepTrace* trace) {
+  size_t most_blocks = 0;
+  for (size_t index = 0; index < work.size(); ++index) {
+    Work& item = work[index];
+    MaskCache& mask = item.layer->mask;
+    RETURN_IF_ERROR(item.replay ? mask.RewindCall(backend_.get()) : mask.BeginCall(backend_.get()));
+    item.plan = PlanItem(
+        ItemState{.policy = &item.session->spec.policy,
+                  .layer = item.layer_index,
+                  .trained_tokens = item.session->spec.model.TrainedTokens(item.layer_index),
+                  .phase = PhaseOf(call.kind),
+                  .position = item.item.position,
+                  .rows = item.item.rows,
+                  .item = static_cast<int32_t>(index),
+                  .first_row = item.first_row,
+                  .mask = mask.state()});
+    mask.Commit(item.plan.mask);
+    most_blocks = std::max(most_blocks, item.plan.blocks.size());
+  }
+  // Items of other policies run in groups of their own: a verb has one rule for all its blocks.
+  std::vector<bool> done(work.size());
+  for (size_t first = 0; first < work.size(); ++first) {
+    if (done[first]) {
+      continue;
+    }
+    std::vector<const ItemPlan*> plans;
+    for (size_t index = first; index < work.size(); ++index) {
+      if (!done[index] && work[index].session->spec.policy == work[first].session->spec.policy) {
+        plans.push_back(&work[index].plan);
+        done[index] = true;
+      }
+    }
+    for (const std::vector<BlockPlan>& group : GroupBlocks(plans, PhaseOf(call.kind))) {
+      RETURN_IF_ERROR(RunBlocks(call, work, group, trace));
+    }
+  }
+  return backend_->Admit(AdmitArgs{});
+}
+
+// Where the stages of a group's blocks put what they keep: the layer's mask cache, or, for the
+// blocks of a prefill whose selection nobody needs later, one buffer that grows to the largest
+// group.
+absl::StatusOr<std::vector<SelectionSlots>> Engine::PlaceSelections(
+    std::span<const Work> work,
+    std::span<const BlockPlan> blocks) {
+  int64_t chunks = 0;
+  for (const BlockPlan& block : blocks) {
+    for (const int32_t kept : block.selected_chunks) {
+      chunks += block.to_cache ? 0 : kept;
+    }
+  }
+  const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * chunks;
+  if (bytes > selections_.bytes()) {
+    ASSIGN_OR_RETURN(selections_, backend_->Allocate(MemorySpace::kDevice, bytes));
+  }
+  auto* next = reinterpret_cast<int32_t*>(selections_.data());
+  std::vector<SelectionSlots> slots(blocks.size());
+  for (size_t index = 0; index < blocks.size(); ++index) {
+    const BlockPlan& block = blocks[index];
+    for (size_t stage = 0; stage < kMaxStages && block.selected_chunks[stage] > 0; ++stage) {
+      if (block.to_cache) {
+        slots[index][stage] =
+            work[static_cast<size_t>(block.item)].layer->mask.Selected(static_cast<int32_t>(stage));
+      } else {
+        slots[index][stage] = next;
+        next += block.selected_chunks[stage];
+      }
+    }
+  }
+  return slots;
+}
+
+absl::Status Engine::RunBlocks(const StepCall& call,
+                               std::span<const Work> work,
+                               std::span<const BlockPlan> blocks,
+                               StepTrace* trace) {
+  const Session& session = *work[static_cast<size_t>(blocks[0].item)].session;
+  ASSIGN_OR_RETURN(const std::vector<SelectionSlots> slots, PlaceSelections(work, blocks));
+  GroupRun run{.shape = AttentionShapeOf(session.spec.model),
+               .policy = &session.spec.policy,
+               .layers = &session.spec.policy.Of(PhaseOf(call.kind), call.layer),
+               .call = &call,
+               .sink_logits = call.exclude_sink_logits ? nullptr : session.SinkLogits(call.layer),
+               .blocks = blocks,
+               .slots = slots,
+               .queries = {}};
+  for (const BlockPlan& block : blocks) {
+    const Work& item = work[static_cast<size_t>(block.item)];
+    run.queries.push_back({.kv = item.kv,
+                           .rope = item.session->RopeOf(call.layer),
+                           .first_position = block.first_position,
+                           .first_row = block.first_row,
+                           .rows = block.rows,
+                           .window_tokens = run.layers->window_tokens,
+                           .regions = block.regions});
+  }
+  return RunGroup(run, backend_.get(), trace);
+}
+
+}  // namespace longshore

@@ -1,0 +1,103 @@
+#include "engine/group_run.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Stage `stage` of block `index`.
+PruneBlock StageOf(const GroupRun& run, size_t index, size_t stage) {
+  const BlockPlan& plan = run.blocks[index];
+  PruneBlock block;
+  block.block = run.queries[index];
+  block.rope_style = run.layers->stages[stage].rope.At(plan.beyond);
+  if (stage > 0) {
+    block.parents = run.slots[index][stage - 1];
+    block.num_parents = plan.selected_chunks[stage - 1];
+    block.parent_chunk_tokens = run.layers->stages[stage - 1].chunk_tokens;
+  }
+  block.selected = run.slots[index][stage];
+  block.num_selected = plan.selected_chunks[stage];
+  return block;
+}
+
+absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepTrace* trace) {
+  const Clock::time_point start = Clock::now();
+  std::vector<PruneBlock> stale;
+  for (size_t index = 0; index < run.blocks.size(); ++index) {
+    const BlockPlan& plan = run.blocks[index];
+    if (plan.middle != Middle::kStages) {
+      continue;
+    }
+    const bool is_stale = static_cast<int32_t>(stage) >= plan.first_stale_stage;
+    ++(is_stale ? trace->stage_refreshed : trace->stage_cached)[stage];
+    if (is_stale && plan.selected_chunks[stage] > 0) {
+      stale.push_back(StageOf(run, index, stage));
+    }
+  }
+  if (stale.empty()) {
+    return absl::OkStatus();
+  }
+  PruneArgs args;
+  args.shape = run.shape;
+  args.stage = run.layers->stages[stage];
+  args.ranking = run.policy->ranking;
+  args.probability_power = run.policy->probability_power;
+  args.query_stride = run.policy->query_stride;
+  args.blocks = stale;
+  args.q = run.call->q;
+  RETURN_IF_ERROR(backend->Prune(args));
+  trace->stage_seconds[stage] += SecondsSince(start);
+  return absl::OkStatus();
+}
+
+absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) {
+  const Clock::time_point start = Clock::now();
+  std::vector<AttendBlock> blocks;
+  for (size_t index = 0; index < run.blocks.size(); ++index) {
+    const BlockPlan& plan = run.blocks[index];
+    AttendBlock& block = blocks.emplace_back();
+    block.block = run.queries[index];
+    block.dense = plan.middle == Middle::kDense;
+    block.rope_style =
+        block.dense ? RopeStyle::kTruePositions : run.policy->attention_rope.At(plan.beyond);
+    if (plan.middle == Middle::kStages) {
+      const size_t last = run.layers->stages.size() - 1;
+      block.selected = run.slots[index][last];
+      block.num_selected = plan.selected_chunks[last];
+      block.selected_chunk_tokens = run.layers->stages[last].chunk_tokens;
+    }
+    trace->dense_blocks += plan.middle == Middle::kDense ? 1 : 0;
+    trace->streaming_blocks += plan.middle == Middle::kNone ? 1 : 0;
+  }
+  AttendArgs args;
+  args.shape = run.shape;
+  args.blocks = blocks;
+  args.q = run.call->q;
+  args.out = run.call->out;
+  args.log_sum_exp = static_cast<float*>(run.call->log_sum_exp.data);
+  args.sink_logits = run.sink_logits;
+  RETURN_IF_ERROR(backend->Attend(args));
+  trace->attend_seconds += SecondsSince(start);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunGroup(const GroupRun& run, Backend* backend, StepTrace* trace) {
+  const auto num_stages = static_cast<int32_t>(run.layers->stages.size());
+  trace->num_stages = std::max(trace->num_stages, num_stages);
+  for (size_t stage = 0; stage < run.layers->stages.size(); ++stage) {
+    RETURN_IF_ERROR(RunStage(run, stage, backend, trace));
+  }
+  return RunAttend(run, backend, trace);
+}
+
+}  // namespace longshore

@@ -1,0 +1,59 @@
+#include "engine/mask_cache.h"
+
+#include <utility>
+
+namespace longshore {
+namespace {
+
+void InvalidateFrom(int64_t position, MaskState* state) {
+  for (const int64_t refreshed_at : state->refreshed_at) {
+    if (refreshed_at >= position) {
+      state->valid = false;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<MaskCache> MaskCache::Create(const LayerPolicy& policy, Backend* backend) {
+  MaskCache cache;
+  for (size_t stage = 0; stage < policy.stages.size(); ++stage) {
+    cache.offsets_[stage] = cache.total_chunks_;
+    cache.total_chunks_ += policy.stages[stage].KeepChunks();
+  }
+  if (cache.total_chunks_ > 0) {
+    const auto bytes = static_cast<int64_t>(2 * sizeof(int32_t)) * cache.total_chunks_;
+    ASSIGN_OR_RETURN(cache.storage_, backend->Allocate(MemorySpace::kDevice, bytes));
+  }
+  return cache;
+}
+
+int32_t* MaskCache::Selected(int32_t stage) const {
+  return Generation(0) + offsets_[static_cast<size_t>(stage)];
+}
+
+int32_t* MaskCache::Generation(int64_t index) const {
+  return reinterpret_cast<int32_t*>(storage_.data()) + index * total_chunks_;
+}
+
+absl::Status MaskCache::BeginCall(Backend* backend) {
+  previous_ = state_;
+  return CopyGeneration(0, 1, backend);
+}
+
+absl::Status MaskCache::RewindCall(Backend* backend) {
+  state_ = previous_;
+  return CopyGeneration(1, 0, backend);
+}
+
+absl::Status MaskCache::CopyGeneration(int64_t from, int64_t to, Backend* backend) {
+  const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * total_chunks_;
+  return bytes == 0 ? absl::OkStatus() : backend->Copy(Generation(to), Generation(from), bytes);
+}
+
+void MaskCache::TruncateTo(int64_t position) {
+  InvalidateFrom(position, &state_);
+  InvalidateFrom(position, &previous_);
+}
+
+}  // namespace longshore

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/algo/regions.h"
+#include "engine/backend_args.h"
+#include "engine/policy.h"
+
+namespace longshore {
+
+/// More stages than any useful policy has; bounds the size of a mask's record.
+inline constexpr int32_t kMaxStages = 4;
+
+/// What a cached mask remembers besides the selected tokens. Pure data: plans are made from it.
+struct MaskState {
+  bool valid = false;
+  bool beyond = false;     ///< made beyond the trained length
+  int64_t middle_end = 0;  ///< M, frozen when the coarsest stage refreshed
+  std::array<int64_t, kMaxStages> refreshed_at = {};     ///< position of each stage's last refresh
+  std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage
+
+  bool operator==(const MaskState&) const = default;
+};
+
+/// What a query block will do.
+struct BlockPlan {
+  int32_t item = 0;
+  int32_t first_row = 0;  ///< in the packed tensors
+  int32_t rows = 0;
+  int64_t first_position = 0;
+  Middle middle = Middle::kDense;  ///< as applied: kDense below dense_below_tokens too
+  bool beyond = false;             ///< the last row is beyond the trained length
+  Regions regions;
+  int32_t first_stale_stage = 0;  ///< stages from here on are run; the number of stages if none
+  std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage, run or cached
+  bool to_cache =
+      false;  ///< its selection is the layer's cached mask afterwards (the others are dropped)
+
+  bool operator==(const BlockPlan&) const = default;
+};
+
+/// What the plan of one item depends on.
+struct ItemState {
+  const AttentionPolicy* policy = nullptr;
+  int32_t layer = 0;
+  int64_t trained_tokens = 0;
+  Phase phase = Phase::kDecode;
+  int64_t position = 0;
+  int64_t rows = 0;
+  int32_t item = 0;
+  int32_t first_row = 0;
+  MaskState mask;
+};
+
+/// The query blocks of one item, in order, and the mask that they leave behind.
+struct ItemPlan {
+  std::vector<BlockPlan> blocks;
+  MaskState mask;
+};
+
+/// Cuts an item's rows at absolute multiples of the query block and decides for each block its
+/// regions, which stages run and how much they keep (design section 3). Pure: the same state gives
+/// the same plan.
+///
+/// Prefill selects afresh for every block; decode runs the stages whose refresh clock has moved on,
+/// and all of them when the mask is invalid or was made on the other side of the trained length. A
+/// dense block leaves no mask.
+ItemPlan PlanItem(const ItemState& state);
+
+/// The blocks of several items in groups that run one after the other; the blocks of a group are
+/// independent. Blocks of a prefill all are; a decode item's build on the mask of the one before.
+std::vector<std::vector<BlockPlan>> GroupBlocks(std::span<const ItemPlan* const> plans,
+                                                Phase phase);
+
+/// Which key summaries the rows of a layer need. A context that may pass the trained length gets
+/// both kinds below it; chunks past it only the one that the style there reads. So nothing is
+/// rebuilt when a session grows past it or is truncated back.
+SummaryPlan PlanSummaries(const AttentionPolicy& policy,
+                          int32_t layer,
+                          int64_t trained_tokens,
+                          int64_t max_tokens);
+
+}  // namespace longshore
