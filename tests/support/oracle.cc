@@ -1,0 +1,264 @@
+#include "tests/support/oracle.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace longshore::oracle {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void Require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument("oracle: " + message);
+}
+
+/// q.k or its bound, of one query against the rotated keys of one chunk.
+///
+///   query  [head_dim]
+///   keys   [chunk_tokens] spans of [head_dim]
+double RawScore(Selector selector,
+                std::span<const double> query,
+                std::span<const std::span<const double>> keys) {
+  if (selector == Selector::kExact) {
+    double largest = -kInfinity;
+    for (const auto& key : keys) largest = std::max(largest, Dot(query, key));
+    return largest;
+  }
+  double bound = 0.0;
+  for (size_t dim = 0; dim < query.size(); ++dim) {
+    double low = kInfinity;
+    double high = -kInfinity;
+    for (const auto& key : keys) {
+      low = std::min(low, key[dim]);
+      high = std::max(high, key[dim]);
+    }
+    bound += std::max(query[dim] * low, query[dim] * high);
+  }
+  return bound;
+}
+
+}  // namespace
+
+Layer::Layer(Model model, Policy policy, int layer_index)
+    : model_(std::move(model)),
+      policy_(std::move(policy)),
+      layer_index_(layer_index) {
+  ValidatePolicy(model_, policy_);
+}
+
+Attention Layer::Prefill(int64_t position,
+                         std::span<const double> queries,
+                         std::span<const double> keys,
+                         std::span<const double> values) {
+  return AppendAndAttend(Phase::kPrefill, position, queries, keys, values);
+}
+
+Attention Layer::Decode(int64_t position,
+                        std::span<const double> queries,
+                        std::span<const double> keys,
+                        std::span<const double> values) {
+  return AppendAndAttend(Phase::kDecode, position, queries, keys, values);
+}
+
+void Layer::Append(std::span<const double> keys, std::span<const double> values) {
+  const int64_t token_elements = int64_t{model_.kv_heads} * model_.head_dim;
+  Require(keys.size() == values.size() && std::ssize(keys) % token_elements == 0,
+          "keys and values are whole tokens, as many of each");
+  for (const auto rows : {keys, values}) {
+    for (const double element : rows) {
+      Require(RoundTo(model_.kv_dtype, element) == element, "keys and values fit the storage type");
+    }
+  }
+  keys_.insert(keys_.end(), keys.begin(), keys.end());
+  values_.insert(values_.end(), values.begin(), values.end());
+  length_ += std::ssize(keys) / token_elements;
+}
+
+void Layer::Truncate(int64_t length) {
+  Require(length >= 0 && length <= length_, "truncate to a position that exists");
+  const int64_t token_elements = int64_t{model_.kv_heads} * model_.head_dim;
+  length_ = length;
+  keys_.resize(length * token_elements);
+  values_.resize(length * token_elements);
+  for (const MaskStage& stage : mask_.stages) {
+    if (stage.refresh_position >= length) mask_.valid = false;
+  }
+}
+
+Attention Layer::AppendAndAttend(Phase phase,
+                                 int64_t position,
+                                 std::span<const double> queries,
+                                 std::span<const double> keys,
+                                 std::span<const double> values) {
+  Require(position == length_,
+          "position " + std::to_string(position) + " is not the length " + std::to_string(length_));
+  Require(std::ssize(queries) * model_.kv_heads == std::ssize(keys) * model_.heads,
+          "as many rows of queries as of keys");
+  Append(keys, values);
+
+  trace_.clear();
+  Attention attention;
+  const int64_t row_elements = int64_t{model_.heads} * model_.head_dim;
+  for (int64_t first = position; first < length_;) {
+    const int64_t end = BlockEnd(policy_, first, length_);
+    const auto block =
+        queries.subspan((first - position) * row_elements, (end - first) * row_elements);
+    trace_.push_back(SelectBlock(phase, first, block));
+    Selection selection{.middle_end = trace_.back().middle_end, .chosen = {}};
+    if (!trace_.back().stages.empty()) selection.chosen = trace_.back().stages.back().chosen;
+    const Attention of_block = Attend(first, block, selection);
+    attention.out.insert(attention.out.end(), of_block.out.begin(), of_block.out.end());
+    attention.lse.insert(attention.lse.end(), of_block.lse.begin(), of_block.lse.end());
+    first = end;
+  }
+  return attention;
+}
+
+BlockTrace Layer::SelectBlock(Phase phase, int64_t position, std::span<const double> queries) {
+  BlockTrace block;
+  block.first_position = position;
+  block.last_position = CheckedLastPosition(position, queries);
+  block.dense = IsDense(model_, policy_, block.last_position);
+  block.beyond = IsBeyond(model_, block.last_position);
+  if (block.dense) {
+    mask_ = {};
+    return block;
+  }
+  block.middle_end = MiddleEnd(policy_, position);
+  if (policy_.stages.empty()) return block;
+
+  const auto num_stages = static_cast<int>(policy_.stages.size());
+  const int first_stale = phase == Phase::kPrefill ? 0 : FirstStaleStage(block.last_position);
+  if (first_stale == 0) mask_.middle_end = block.middle_end;
+  block.middle_end = mask_.middle_end;
+  mask_.valid = true;
+  mask_.beyond = block.beyond;
+  mask_.stages.resize(num_stages);
+  for (int stage = 0; stage < num_stages; ++stage) {
+    MaskStage& mask_stage = mask_.stages[stage];
+    StageTrace trace;
+    trace.refreshed = stage >= first_stale;
+    if (trace.refreshed) {
+      const auto coarser = stage == 0 ? std::vector<int64_t>{} : mask_.stages[stage - 1].chosen;
+      trace.candidates = StageCandidates(policy_, stage, mask_.middle_end, coarser);
+      trace.scores = ScoreStage(stage, position, queries, trace.candidates);
+      const int64_t keep = KeepCount(policy_.stages[stage], std::ssize(trace.candidates));
+      mask_stage.chosen = KeepBest(trace.candidates, trace.scores, keep);
+      mask_stage.refresh_position = block.last_position;
+    }
+    trace.refresh_position = mask_stage.refresh_position;
+    trace.chosen = mask_stage.chosen;
+    block.stages.push_back(std::move(trace));
+  }
+  return block;
+}
+
+int Layer::FirstStaleStage(int64_t last_position) const {
+  if (!mask_.valid || mask_.beyond != IsBeyond(model_, last_position)) return 0;
+  const auto num_stages = static_cast<int>(policy_.stages.size());
+  for (int stage = 0; stage < num_stages; ++stage) {
+    if (IsStale(policy_.stages[stage].refresh_steps, layer_index_,
+                mask_.stages[stage].refresh_position, last_position)) {
+      return stage;
+    }
+  }
+  return num_stages;
+}
+
+std::vector<double> Layer::ScoreStage(int stage_index,
+                                      int64_t position,
+                                      std::span<const double> queries,
+                                      std::span<const int64_t> candidates) const {
+  const Stage& stage = policy_.stages.at(stage_index);
+  const int64_t last_position = CheckedLastPosition(position, queries);
+  const RopeStyle style = IsBeyond(model_, last_position) ? stage.rope_beyond : stage.rope_within;
+  const int dim = model_.head_dim;
+  RotatedRows rotated_queries(model_, model_.heads, queries);
+  RotatedRows rotated_keys(model_, model_.kv_heads, keys_);
+
+  std::vector<std::vector<double>> logits;  // [scored rows * heads][chunks]
+  for (int64_t row_position = position; row_position <= last_position; ++row_position) {
+    if ((last_position - row_position) % policy_.query_stride != 0) continue;
+    for (int head = 0; head < model_.heads; ++head) {
+      const int kv_head = head / (model_.heads / model_.kv_heads);
+      std::vector<double> of_chunks;
+      for (const int64_t chunk : candidates) {
+        Pair pair{.query_position = row_position, .key_position = chunk};
+        const RotaryPlace query_place = PlacePair(style, model_, policy_, pair).query;
+        const auto query = rotated_queries.At(row_position - position, query_place);
+        std::vector<std::span<const double>> keys;
+        for (int64_t token = chunk; token < chunk + stage.chunk_tokens; ++token) {
+          pair.key_position = token;
+          const RotaryPlace key_place = PlacePair(style, model_, policy_, pair).key;
+          keys.push_back(rotated_keys.At(token, key_place).subspan(kv_head * dim, dim));
+        }
+        const double raw = RawScore(stage.selector, query.subspan(head * dim, dim), keys);
+        of_chunks.push_back(Logit(model_, raw));
+      }
+      logits.push_back(std::move(of_chunks));
+    }
+  }
+  return RankChunks(policy_.ranking, logits);
+}
+
+Attention Layer::Attend(int64_t position,
+                        std::span<const double> queries,
+                        const Selection& selection) const {
+  const int64_t last_position = CheckedLastPosition(position, queries);
+  if (IsDense(model_, policy_, last_position)) {
+    return DenseAttention(model_, position, queries, keys_, values_);
+  }
+  Require(selection.middle_end >= policy_.sink_tokens &&
+              selection.middle_end <= std::max(policy_.sink_tokens, position),
+          "the middle lies between the sink and the block's first row");
+  const RopeStyle style =
+      IsBeyond(model_, last_position) ? policy_.rope_beyond : policy_.rope_within;
+  const int dim = model_.head_dim;
+  RotatedRows rotated_queries(model_, model_.heads, queries);
+  RotatedRows rotated_keys(model_, model_.kv_heads, keys_);
+
+  Attention attention;
+  for (int64_t row_position = position; row_position <= last_position; ++row_position) {
+    const auto tokens =
+        AttendedTokens(policy_, row_position, selection.middle_end, selection.chosen);
+    Require(
+        std::adjacent_find(tokens.begin(), tokens.end(), std::greater_equal<>()) == tokens.end(),
+        "chosen chunks ascend and lie in the middle");
+    for (int head = 0; head < model_.heads; ++head) {
+      const int kv_head = head / (model_.heads / model_.kv_heads);
+      std::vector<double> logits;
+      std::vector<std::span<const double>> values;
+      for (int64_t rank = 0; rank < std::ssize(tokens); ++rank) {
+        const int64_t token = tokens[rank];
+        const PairPlaces places = PlacePair(style, model_, policy_,
+                                            {.query_position = row_position,
+                                             .query_rank = std::ssize(tokens) - 1,
+                                             .key_position = token,
+                                             .key_rank = rank});
+        const auto query = rotated_queries.At(row_position - position, places.query);
+        const auto key = rotated_keys.At(token, places.key);
+        logits.push_back(
+            Logit(model_, Dot(query.subspan(head * dim, dim), key.subspan(kv_head * dim, dim))));
+        values.push_back(std::span<const double>(values_).subspan(
+            (token * model_.kv_heads + kv_head) * dim, dim));
+      }
+      AttendOnce(model_, head, logits, values, attention);
+    }
+  }
+  return attention;
+}
+
+int64_t Layer::CheckedLastPosition(int64_t position, std::span<const double> queries) const {
+  const int64_t row_elements = int64_t{model_.heads} * model_.head_dim;
+  Require(!queries.empty() && std::ssize(queries) % row_elements == 0, "queries are whole rows");
+  const int64_t end = position + std::ssize(queries) / row_elements;
+  Require(end <= length_, "the rows' keys have been appended");
+  Require(BlockEnd(policy_, position, end) == end, "the rows lie within one query block");
+  return end - 1;
+}
+
+}  // namespace longshore::oracle

@@ -1,0 +1,209 @@
+#include "tests/support/oracle_rules.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+
+namespace longshore::oracle {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void Require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(std::string("oracle: ") + message);
+}
+
+bool IsPruningStyle(RopeStyle style) {
+  return style == RopeStyle::kTruePositions || style == RopeStyle::kRelative;
+}
+
+bool IsAttentionStyle(RopeStyle style) {
+  return style == RopeStyle::kTruePositions || style == RopeStyle::kStreaming;
+}
+
+void ValidateModel(const Model& model) {
+  Require(model.kv_heads > 0 && model.heads % model.kv_heads == 0, "heads divide into KV heads");
+  Require(model.scale > 0.0 && model.soft_cap >= 0.0, "scale > 0 and soft_cap >= 0");
+  Require(model.sink_logits.empty() || std::ssize(model.sink_logits) == model.heads,
+          "one sink logit a query head");
+  const Rope& rope = model.rope;
+  Require(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= model.head_dim, "rotary_dim fits a head");
+  Require(rope.cos_table.size() == rope.sin_table.size(), "as many cosines as sines");
+  Require(!rope.cos_table.empty() || std::ssize(rope.inv_freq) == rope.rotary_dim / 2,
+          "one inv_freq a pair");
+}
+
+void ValidateStage(const Policy& policy, size_t index) {
+  const Stage& stage = policy.stages[index];
+  Require(stage.chunk_tokens > 0 && stage.refresh_steps > 0, "chunk and refresh interval > 0");
+  Require(stage.keep_tokens > 0 && stage.keep_tokens % stage.chunk_tokens == 0,
+          "keep_tokens is a positive multiple of chunk_tokens");
+  Require(IsPruningStyle(stage.rope_within) && IsPruningStyle(stage.rope_beyond),
+          "this RoPE style is not known while pruning");
+  if (index == 0) return;
+  const Stage& coarser = policy.stages[index - 1];
+  Require(coarser.chunk_tokens % stage.chunk_tokens == 0, "chunks divide into finer chunks");
+  Require(coarser.refresh_steps % stage.refresh_steps == 0, "intervals divide into finer ones");
+}
+
+}  // namespace
+
+void ValidatePolicy(const Model& model, const Policy& policy) {
+  ValidateModel(model);
+  Require((policy.middle == Middle::kStages) == !policy.stages.empty(),
+          "stages exactly if kStages");
+  Require(policy.sink_tokens >= 0 && policy.window_tokens >= 1, "S >= 0 and W >= 1");
+  Require(policy.query_block_tokens > 0 && policy.query_stride > 0, "block and stride > 0");
+  Require(IsAttentionStyle(policy.rope_within) && IsAttentionStyle(policy.rope_beyond),
+          "this RoPE style is not known in attention");
+  for (size_t index = 0; index < policy.stages.size(); ++index) ValidateStage(policy, index);
+  Require(policy.stages.empty() || policy.sink_tokens % policy.stages[0].chunk_tokens == 0,
+          "S is a multiple of the first stage's chunk");
+}
+
+int64_t BlockEnd(const Policy& policy, int64_t position, int64_t end) {
+  const int64_t block = policy.query_block_tokens;
+  return std::min(end, (position / block + 1) * block);
+}
+
+int64_t MiddleEnd(const Policy& policy, int64_t first_position) {
+  const int64_t chunk = policy.stages.empty() ? 1 : policy.stages[0].chunk_tokens;
+  const int64_t tokens = first_position + 1 - policy.window_tokens - policy.sink_tokens;
+  return policy.sink_tokens + std::max<int64_t>(0, tokens) / chunk * chunk;
+}
+
+bool IsBeyond(const Model& model, int64_t last_position) {
+  return model.rope.trained_tokens != 0 && last_position >= model.rope.trained_tokens;
+}
+
+bool IsDense(const Model& model, const Policy& policy, int64_t last_position) {
+  if (policy.middle != Middle::kStages) return policy.middle == Middle::kDense;
+  return last_position < policy.dense_below_tokens && !IsBeyond(model, last_position);
+}
+
+bool IsStale(int64_t interval, int layer_index, int64_t refreshed_at, int64_t last_position) {
+  return (last_position + layer_index) / interval != (refreshed_at + layer_index) / interval;
+}
+
+PairPlaces PlacePair(RopeStyle style, const Model& model, const Policy& policy, const Pair& pair) {
+  const double scaling = model.rope.attention_scaling;
+  switch (style) {
+    case RopeStyle::kTruePositions:
+      return {{pair.query_position, scaling}, {pair.key_position, scaling}};
+    case RopeStyle::kRelative: return {{policy.window_tokens, scaling * scaling}, {0, 1.0}};
+    case RopeStyle::kStreaming: return {{pair.query_rank, scaling}, {pair.key_rank, scaling}};
+    default: throw std::invalid_argument("oracle: RoPE style without a case");
+  }
+}
+
+std::vector<int64_t> StageCandidates(const Policy& policy,
+                                     int stage,
+                                     int64_t middle_end,
+                                     std::span<const int64_t> coarser) {
+  const int64_t chunk = policy.stages.at(stage).chunk_tokens;
+  std::vector<int64_t> candidates;
+  if (stage == 0) {
+    for (int64_t first = policy.sink_tokens; first < middle_end; first += chunk) {
+      candidates.push_back(first);
+    }
+    return candidates;
+  }
+  const int64_t coarse = policy.stages.at(stage - 1).chunk_tokens;
+  for (const int64_t begin : coarser) {
+    for (int64_t first = begin; first < begin + coarse; first += chunk) candidates.push_back(first);
+  }
+  return candidates;
+}
+
+int64_t KeepCount(const Stage& stage, int64_t candidates) {
+  return std::min(stage.keep_tokens / stage.chunk_tokens, candidates);
+}
+
+std::vector<double> RankChunks(Ranking ranking, const std::vector<std::vector<double>>& logits) {
+  std::vector<double> log_normalisers(logits.size(), 0.0);
+  if (ranking != Ranking::kScoreMax) {
+    std::transform(logits.begin(), logits.end(), log_normalisers.begin(), LogSumExp);
+  }
+  const size_t chunks = logits.empty() ? 0 : logits[0].size();
+  std::vector<double> scores(chunks);
+  for (size_t chunk = 0; chunk < chunks; ++chunk) {
+    std::vector<double> merged;
+    for (size_t index = 0; index < logits.size(); ++index) {
+      merged.push_back(logits[index][chunk] - log_normalisers[index]);
+    }
+    scores[chunk] = ranking == Ranking::kProbabilitySum
+                        ? LogSumExp(merged)
+                        : *std::max_element(merged.begin(), merged.end());
+  }
+  return scores;
+}
+
+std::vector<int64_t> KeepBest(std::span<const int64_t> candidates,
+                              std::span<const double> scores,
+                              int64_t keep) {
+  std::vector<size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // Stable, and candidates ascend: of equal scores the lower token comes first.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t left, size_t right) { return scores[left] > scores[right]; });
+  std::vector<int64_t> chosen;
+  for (int64_t rank = 0; rank < keep; ++rank) chosen.push_back(candidates[order[rank]]);
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+std::string SelectionError(std::span<const int64_t> candidates,
+                           std::span<const double> scores,
+                           int64_t keep,
+                           std::span<const int64_t> chosen,
+                           double tolerance) {
+  if (std::ssize(chosen) != keep) {
+    return "chose " + std::to_string(chosen.size()) + " chunks, not " + std::to_string(keep);
+  }
+  for (size_t index = 1; index < chosen.size(); ++index) {
+    if (chosen[index - 1] >= chosen[index]) {
+      return "chunk " + std::to_string(chosen[index]) + " is not in ascending order";
+    }
+  }
+  for (const int64_t token : chosen) {
+    if (!std::binary_search(candidates.begin(), candidates.end(), token)) {
+      return "chunk " + std::to_string(token) + " is not a candidate";
+    }
+  }
+  std::vector<double> sorted(scores.begin(), scores.end());
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  sorted.insert(sorted.begin(), kInfinity);  // nothing may be chosen when keep is 0
+  const double threshold = sorted.at(keep);
+  for (size_t index = 0; index < candidates.size(); ++index) {
+    const int64_t token = candidates[index];
+    const bool is_chosen = std::binary_search(chosen.begin(), chosen.end(), token);
+    const bool right =
+        is_chosen ? scores[index] >= threshold - tolerance : scores[index] <= threshold + tolerance;
+    if (!right) {
+      return "chunk " + std::to_string(token) + " scores " + std::to_string(scores[index]) +
+             (is_chosen ? " and is chosen" : " and is left out") + "; the last place needs " +
+             std::to_string(threshold);
+    }
+  }
+  return "";
+}
+
+std::vector<int64_t> AttendedTokens(const Policy& policy,
+                                    int64_t position,
+                                    int64_t middle_end,
+                                    std::span<const int64_t> chosen) {
+  std::vector<int64_t> tokens;
+  for (int64_t token = 0; token < policy.sink_tokens && token <= position; ++token) {
+    tokens.push_back(token);
+  }
+  const int64_t chunk = policy.stages.empty() ? 0 : policy.stages.back().chunk_tokens;
+  for (const int64_t first : chosen) {
+    for (int64_t token = first; token < first + chunk; ++token) tokens.push_back(token);
+  }
+  for (int64_t token = middle_end; token <= position; ++token) tokens.push_back(token);
+  return tokens;
+}
+
+}  // namespace longshore::oracle
