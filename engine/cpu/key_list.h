@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/algo/rope.h"
+#include "engine/backend_args.h"
+#include "engine/cpu/rows.h"
+
+namespace longshore::cpu {
+
+/// Keys that are scored together.
+inline constexpr int32_t kTileKeys = 64;
+
+/// Pieces [first, end) of a key list, kTileKeys keys at most.
+struct KeyTile {
+  int32_t first = 0;
+  int32_t end = 0;
+  int32_t keys = 0;
+};
+
+/// The keys that a query block attends to, in ascending order: runs of tokens with their rotary
+/// ids, cut at pages, and tiles of them.
+struct KeyList {
+  std::vector<KeyPiece> pieces;
+  std::vector<KeyTile> tiles;
+
+  /// Adds tokens [begin, end); `id` is the rotary id of `begin`.
+  void Add(int64_t begin, int64_t end, int64_t id);
+};
+
+/// Sink, selected chunks and window of a block, or everything up to its last row when it is dense.
+KeyList ListKeys(const AttendBlock& attend, const AttendIds& ids);
+
+}  // namespace longshore::cpu
