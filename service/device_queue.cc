@@ -1,0 +1,202 @@
+#include "service/device_queue.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "service/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr char kNothingChanged[] = "nothing was changed";
+
+absl::Status CheckStillWanted(const Job& job) {
+  if (job.cancelled && job.cancelled()) {
+    return MakeReason(absl::StatusCode::kCancelled, kCancelled,
+                      "cancelled before it began; nothing was changed");
+  }
+  if (std::chrono::system_clock::now() > job.deadline) {
+    return MakeReason(absl::StatusCode::kDeadlineExceeded, kDeadlineExceeded,
+                      "the deadline passed before it began; nothing was changed");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+DeviceQueue::DeviceQueue(DeviceQueueOptions options, EngineFactory factory)
+    : options_(std::move(options)),
+      thread_([this, factory = std::move(factory)]() mutable { RunThread(std::move(factory)); }) {}
+
+DeviceQueue::~DeviceQueue() {
+  Drain(std::chrono::milliseconds(0));
+  {
+    const MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+absl::Status DeviceQueue::WaitReady() {
+  MutexLock lock(&mutex_);
+  while (state_ == State::kLoading) {
+    lock.Wait(&changed_);
+  }
+  return state_ == State::kLost ? lost_ : absl::OkStatus();
+}
+
+absl::Status DeviceQueue::Refusal(int64_t bytes) const {
+  switch (state_) {
+    case State::kLoading: return LoadingError();
+    case State::kDraining: return DrainingError();
+    case State::kLost: return DeviceLostError(kNothingChanged);
+    case State::kServing: break;
+  }
+  if (std::ssize(waiting_) >= options_.max_jobs) {
+    return MakeReason(
+        absl::StatusCode::kResourceExhausted, kQueueFull,
+        absl::StrCat(waiting_.size(), " calls wait already, the limit is ", options_.max_jobs));
+  }
+  // One call always fits, or a large one could never be served.
+  if (!waiting_.empty() && bytes > options_.max_bytes - waiting_bytes_) {
+    return MakeReason(absl::StatusCode::kResourceExhausted, kQueueFull,
+                      absl::StrCat(bytes, " bytes do not fit beside ", waiting_bytes_,
+                                   " that wait, the limit is ", options_.max_bytes));
+  }
+  return absl::OkStatus();
+}
+
+void DeviceQueue::Push(Job job) {
+  absl::Status refusal;
+  {
+    const MutexLock lock(&mutex_);
+    refusal = Refusal(job.bytes);
+    if (refusal.ok()) {
+      waiting_bytes_ += job.bytes;
+      waiting_.push_back({.job = std::move(job)});
+      if (options_.on_depth) options_.on_depth(std::ssize(waiting_));
+    }
+  }
+  if (!refusal.ok()) {
+    job.run(refusal);
+    return;
+  }
+  changed_.notify_all();
+}
+
+std::list<DeviceQueue::Waiting>::iterator DeviceQueue::Choose() {
+  const auto first = waiting_.begin();
+  std::unordered_set<uint64_t> passed;  // sessions of the jobs that would be overtaken
+  for (auto it = first; it != waiting_.end(); ++it) {
+    const std::vector<uint64_t>& sessions = it->job.sessions;
+    const bool in_order = std::none_of(sessions.begin(), sessions.end(),
+                                       [&](uint64_t id) { return passed.contains(id); });
+    if (!it->job.bulk && in_order) {
+      std::for_each(first, it, [](Waiting& overtaken) { ++overtaken.overtaken; });
+      return it;
+    }
+    if (it->overtaken >= kMaxOvertakes) {
+      break;
+    }
+    passed.insert(sessions.begin(), sessions.end());
+  }
+  return first;
+}
+
+std::optional<Job> DeviceQueue::Next() {
+  MutexLock lock(&mutex_);
+  while (waiting_.empty() && !stop_) {
+    lock.Wait(&changed_);
+  }
+  if (waiting_.empty()) {
+    return std::nullopt;
+  }
+  const auto chosen = Choose();
+  Job job = std::move(chosen->job);
+  waiting_.erase(chosen);
+  waiting_bytes_ -= job.bytes;
+  running_ = true;
+  if (options_.on_depth) options_.on_depth(std::ssize(waiting_));
+  return job;
+}
+
+void DeviceQueue::Finished(const Engine& engine) {
+  if (options_.on_job_done) options_.on_job_done(engine);
+  {
+    const MutexLock lock(&mutex_);
+    running_ = false;
+  }
+  changed_.notify_all();
+}
+
+void DeviceQueue::RunThread(EngineFactory factory) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = factory();
+  {
+    const MutexLock lock(&mutex_);
+    if (!engine.ok()) {
+      state_ = State::kLost;
+      lost_ = engine.status();
+    } else if (state_ == State::kLoading) {
+      state_ = State::kServing;
+    }
+  }
+  changed_.notify_all();
+  if (!engine.ok()) {
+    return;
+  }
+  while (std::optional<Job> job = Next()) {
+    absl::Status wanted = CheckStillWanted(*job);
+    if (wanted.ok()) {
+      job->run(engine->get());
+    } else {
+      job->run(std::move(wanted));
+    }
+    Finished(**engine);
+  }
+}
+
+void DeviceQueue::DropWaiting(const absl::Status& reason) {
+  std::list<Waiting> dropped;
+  {
+    const MutexLock lock(&mutex_);
+    dropped.swap(waiting_);
+    waiting_bytes_ = 0;
+    if (options_.on_depth) options_.on_depth(0);
+  }
+  for (Waiting& waiting : dropped) {
+    waiting.job.run(reason);
+  }
+}
+
+bool DeviceQueue::Drain(std::chrono::milliseconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  {
+    MutexLock lock(&mutex_);
+    if (state_ != State::kLost) {
+      state_ = State::kDraining;
+    }
+    changed_.notify_all();
+    while ((running_ || !waiting_.empty()) && lock.WaitUntil(&changed_, until)) {
+    }
+  }
+  DropWaiting(DrainingError());
+  const MutexLock lock(&mutex_);
+  return !running_;
+}
+
+void DeviceQueue::DeviceLost(const absl::Status& status) {
+  {
+    const MutexLock lock(&mutex_);
+    if (state_ == State::kLost) {
+      return;
+    }
+    state_ = State::kLost;
+    lost_ = status;
+  }
+  DropWaiting(DeviceLostError(kNothingChanged));
+  if (options_.on_device_lost) options_.on_device_lost(status);
+}
+
+}  // namespace longshore

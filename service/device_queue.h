@@ -1,0 +1,99 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <absl/functional/any_invocable.h>
+
+#include "engine/engine.h"
+#include "service/mutex.h"
+
+namespace longshore {
+
+/// Work for the engine.
+struct Job {
+  /// Long work that later jobs of other sessions may overtake (prefill, AppendKV).
+  bool bulk = false;
+  std::vector<uint64_t> sessions;  ///< that it touches; jobs that share one stay in order
+  int64_t bytes = 0;               ///< of the request that waits with it
+  std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
+  std::function<bool()> cancelled;  ///< asked just before the job would begin; may be empty
+  /// Called exactly once: on the queue's thread with the engine, or with the reason why the job
+  /// never began (nothing was changed then), on the queue's thread, Push()'s or Drain()'s.
+  absl::AnyInvocable<void(absl::StatusOr<Engine*>)> run;
+};
+
+struct DeviceQueueOptions {
+  int32_t max_jobs = 256;                           ///< that wait
+  int64_t max_bytes = int64_t{1} << 30;             ///< of requests that wait
+  std::function<void(int64_t)> on_depth = nullptr;  ///< jobs waiting; called with the lock held
+  std::function<void(const Engine&)> on_job_done = nullptr;  ///< on the queue's thread
+  std::function<void(const absl::Status&)> on_device_lost =
+      nullptr;  ///< once, on the queue's thread
+};
+
+/// The one thread that owns an Engine, and the bounded line in front of it. Knows nothing of
+/// attention.
+///
+/// Order: first come, first served, except that a job overtakes waiting bulk jobs of other sessions
+/// (so that a decode step waits for one prefill at most), and a bulk job is overtaken kMaxOvertakes
+/// times at most (so that it is not starved).
+///
+/// Thread-safe. Errors that a job may be given instead of the engine: UNAVAILABLE with reason
+/// LOADING, DRAINING or DEVICE_LOST; RESOURCE_EXHAUSTED QUEUE_FULL; DEADLINE_EXCEEDED; CANCELLED.
+class DeviceQueue {
+ public:
+  using EngineFactory = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<Engine>>()>;
+  static constexpr int32_t kMaxOvertakes = 64;
+
+  /// Starts the thread, which makes the engine first.
+  DeviceQueue(DeviceQueueOptions options, EngineFactory factory);
+  /// Drops what waits, and blocks until the running job has ended.
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  /// Blocks until the engine is there, or why there is none.
+  absl::Status WaitReady();
+  /// Queues a job, or refuses it by calling its `run` before returning. Never blocks.
+  void Push(Job job);
+  /// Refuses new jobs, and waits until all others have ended, at most for `limit`; then drops those
+  /// that wait. False if one is still running.
+  bool Drain(std::chrono::milliseconds limit);
+  /// Called by a job whose device failed: nothing runs any more.
+  void DeviceLost(const absl::Status& status);
+
+ private:
+  enum class State : uint8_t { kLoading, kServing, kDraining, kLost };
+  struct Waiting {
+    Job job;
+    int32_t overtaken = 0;
+  };
+
+  void RunThread(EngineFactory factory);
+  std::optional<Job> Next();
+  void Finished(const Engine& engine);
+  absl::Status Refusal(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::list<Waiting>::iterator Choose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropWaiting(const absl::Status& reason);
+
+  const DeviceQueueOptions options_;
+  mutable Mutex mutex_;
+  std::condition_variable changed_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kLoading;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace longshore

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "engine/backend.h"
+
+namespace longshore {
+
+/// What a test holds of a FakeBackend: a gate that its appends wait at, a switch that makes its
+/// waits fail, and counts of what it did. Thread-safe; outlives the backend.
+class FakeDevice {
+ public:
+  /// Appends block from now on, until Release().
+  void Hold();
+  void Release();
+  /// Blocks until an append waits at the gate.
+  void AwaitHeld();
+  /// Wait() answers `status` from now on.
+  void FailWaits(absl::Status status);
+
+  int64_t appends() const;
+  int64_t attends() const;
+
+ private:
+  friend class FakeBackend;
+  void PassGate();
+  void CountAttend();
+  absl::Status wait_status() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  bool waiting_ = false;
+  absl::Status wait_status_;
+  int64_t appends_ = 0;
+  int64_t attends_ = 0;
+};
+
+/// A backend whose attention is an echo: out = q, and the log-sum-exp of a row is its position.
+/// Stages keep the first chunks. Nothing is stored.
+class FakeBackend final : public Backend {
+ public:
+  explicit FakeBackend(FakeDevice* device);
+
+  const DeviceInfo& info() const override { return info_; }
+  absl::StatusOr<Buffer> Allocate(MemorySpace space, int64_t bytes) override;
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::Status Append(const AppendArgs& args) override;
+  absl::Status Prune(const PruneArgs& args) override;
+  absl::Status Attend(const AttendArgs& args) override;
+  absl::Status Admit(const AdmitArgs& args) override;
+  absl::StatusOr<Fence> Mark() override;
+  absl::Status Wait(Fence fence) override;
+
+ private:
+  void Free(MemorySpace space, std::byte* data, int64_t bytes) override;
+
+  DeviceInfo info_;
+  FakeDevice* device_;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace longshore
