@@ -69,7 +69,7 @@ absl::Status CheckRopeTable(const RopeSpec& rope, int32_t head_dim) {
                         rotary_dim, " is not in 2..head_dim ", head_dim);
   }
   if (!std::all_of(rope.inv_freq.begin(), rope.inv_freq.end(),
-                   [](float frequency) { return std::isfinite(frequency); })) {
+                   [](double frequency) { return std::isfinite(frequency); })) {
     return InvalidField("inv_freq", "has a value that is not finite");
   }
   if (!(std::isfinite(rope.attention_scaling) && rope.attention_scaling > 0.0F)) {

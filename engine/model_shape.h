@@ -15,7 +15,7 @@ namespace longshore {
 /// Pair i of a token with id p is turned by p * inv_freq[i] radians; cos and sin are multiplied by
 /// attention_scaling, for queries and keys alike.
 struct RopeSpec {
-  std::vector<float> inv_freq;  ///< [rotary_dim / 2] radians per position
+  std::vector<double> inv_freq;  ///< [rotary_dim / 2] radians per position
   RopePairing pairing = RopePairing::kHalf;
   float attention_scaling = 1.0F;
   int64_t trained_tokens = 0;  ///< positions below were seen in training; at least 1

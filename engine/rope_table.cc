@@ -13,8 +13,7 @@ void FillAngles(const RopeSpec& spec, int64_t rows, int64_t step, float* cosines
   const size_t pairs = spec.inv_freq.size();
   for (int64_t row = 0; row < rows; ++row) {
     for (size_t pair = 0; pair < pairs; ++pair) {
-      const double angle =
-          static_cast<double>(row * step) * static_cast<double>(spec.inv_freq[pair]);
+      const double angle = static_cast<double>(row * step) * spec.inv_freq[pair];
       const size_t index = static_cast<size_t>(row) * pairs + pair;
       cosines[index] = static_cast<float>(std::cos(angle));
       sines[index] = static_cast<float>(std::sin(angle));

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything, runs every test. The one command behind CI.
+#
+#   tests/run.sh            everything
+#   tests/run.sh --quick    without clang-tidy and without the tests on the real model
+set -euo pipefail
+source "$(dirname "$0")/../deploy/lib.sh"
+cd "$LONGSHORE_ROOT"
+
+QUICK=
+case "${1:-}" in
+  "") ;;
+  --quick) QUICK=1 ;;
+  *) sed -n '2,6p' "$0"; exit 2 ;;
+esac
+
+install_packages "${BUILD_PACKAGES[@]}" "${PYTHON_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+mkdir -p "$LONGSHORE_CACHE"
+
+say "Format"
+git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
+
+if command -v nvcc >/dev/null; then
+  say "Build, CUDA code included"
+  build release -DLONGSHORE_CUDA=ON
+else
+  say "Build"
+  echo "SKIPPED: CUDA code is not compiled, there is no nvcc on this machine."
+  build release -DLONGSHORE_CUDA=OFF
+fi
+make_venv "[test]"
+get_model
+
+say "C++ tests"
+ctest --test-dir build/release --output-on-failure -j "$(nproc)"
+if [ ! -e /dev/nvidia0 ]; then
+  echo "SKIPPED: GPU tests (label gpu), there is no GPU on this machine."
+fi
+
+say "Python tests"
+export LONGSHORED="$LONGSHORE_ROOT/build/release/service/longshored"
+export LONGSHORE_MODEL="$MODEL"
+"$VENV/bin/python" -m pytest -q client/python/tests
+
+if [ -z "$QUICK" ]; then
+  say "End to end, on a real model"
+  "$VENV/bin/python" -m pytest -q -x tests/e2e
+  say "clang-tidy"
+  tests/tidy.sh
+fi
+say "All tests passed"
