@@ -80,6 +80,27 @@ PY
   rm -r "$dir"
 }
 
+# get_document: the Debian handbook as plain text. The package is unpacked, not installed.
+DOCUMENT="$LONGSHORE_CACHE/documents/debian-handbook.txt"
+get_document() {
+  if [ -f "$DOCUMENT" ]; then
+    return
+  fi
+  say "Downloading the Debian handbook (35 MB, Debian package debian-handbook)"
+  local dir
+  dir="$(mktemp -d)"
+  chmod 755 "$dir"
+  (cd "$dir" && apt-get download -qq debian-handbook 2>/dev/null) ||
+    { as_root apt-get update -qq && (cd "$dir" && apt-get download -qq debian-handbook 2>/dev/null); } ||
+    die "cannot download the Debian package debian-handbook"
+  dpkg -x "$dir"/debian-handbook_*.deb "$dir/x"
+  mkdir -p "$(dirname "$DOCUMENT")"
+  python3 "$LONGSHORE_ROOT/deploy/handbook_text.py" "$dir/x/usr/share/doc/debian-handbook/html/en-US" \
+    >"$DOCUMENT.part"
+  mv "$DOCUMENT.part" "$DOCUMENT"
+  rm -r "$dir"
+}
+
 # build PRESET [CMAKE OPTIONS...]: into build/PRESET.
 build() {
   local preset="$1"

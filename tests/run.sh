@@ -30,6 +30,7 @@ else
 fi
 make_venv "[test]"
 get_model
+get_document
 
 say "C++ tests"
 ctest --test-dir build/release --output-on-failure -j "$(nproc)"
@@ -39,7 +40,7 @@ fi
 
 say "Python tests"
 export LONGSHORED="$LONGSHORE_ROOT/build/release/service/longshored"
-export LONGSHORE_MODEL="$MODEL"
+export LONGSHORE_MODEL="$MODEL" LONGSHORE_DOCUMENT="$DOCUMENT"
 "$VENV/bin/python" -m pytest -q client/python/tests
 
 if [ -z "$QUICK" ]; then

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Perplexity of real text, inside and beyond the trained length, for several policies.
+
+One line in results/perplexity.jsonl for each policy and length, and a table on stdout. Each policy reads the
+longest text once; a shorter length is its beginning.
+
+  tests/bench/perplexity.py --model FILE.gguf --text FILE.txt --target unix:/run/longshored.sock
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from record import record
+
+from longshore.daemon_attention import DaemonAttention
+from longshore.runner import Llama, load_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, type=Path)
+    parser.add_argument("--text", required=True, type=Path)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--policies", default="standard,streaming,dense")
+    parser.add_argument("--lengths", default="8192,12288")
+    parser.add_argument("--piece", type=int, default=4096)
+    options = parser.parse_args()
+    model = load_model(options.model)
+    lengths = [int(length) for length in options.lengths.split(",")]
+    tokens = model.tokenizer.encode(options.text.read_text())[: max(lengths)]
+    if len(tokens) < max(lengths):
+        parser.error(f"{options.text} has {len(tokens)} tokens, {max(lengths)} are needed")
+    rows = []
+    for policy in options.policies.split(","):
+        attention = DaemonAttention.connect(
+            model.shape, len(tokens), target=options.target, policy=policy, dense_below_tokens=0
+        )
+        with Llama(model, attention, options.piece) as llama:
+            log_probs = llama.log_probs(tokens)
+        for length in lengths:
+            part = log_probs[: length - 1]
+            perplexity = float(np.exp(-part.mean()))
+            # Of the mean over tokens: half a 95 % interval, in perplexity.
+            half = 1.96 * float(part.std()) / len(part) ** 0.5 * perplexity
+            record(
+                "perplexity.jsonl",
+                id=f"perplexity_{length // 1024}k_{policy}",
+                value=perplexity,
+                unit="perplexity",
+                half_interval_95=half,
+                shapes=f"{model.name}, {length} tokens of {options.text.name}, f32 KV, dense_below_tokens 0",
+            )
+            rows.append(f"| {length} | {policy} | {perplexity:.2f} ± {half:.2f} |")
+            print(rows[-1], flush=True)
+    print("\n| tokens | policy | perplexity |\n|---|---|---|")
+    print("\n".join(sorted(rows, key=lambda row: int(row.split("|")[1]))))
+
+
+if __name__ == "__main__":
+    main()
