@@ -1,12 +1,16 @@
-"""Fixtures: a tiny model's file, and the real model's path where there is one."""
+"""Fixtures: a tiny model's file, the real model's path where there is one, a daemon in Python."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_daemon import FakeDaemon
 from tiny_model import Weights, write_tiny_model
+
+import longshore
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +30,18 @@ def smollm2_path() -> Path:
         )
     assert Path(path).is_file(), f"LONGSHORE_MODEL names {path}, which is no file"
     return Path(path)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    """A daemon in Python that attends densely."""
+    fake = FakeDaemon(f"unix:{tmp_path}/longshored.sock")
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def client(daemon: FakeDaemon) -> Iterator[longshore.Client]:
+    """Connected to `daemon`."""
+    with longshore.connect(daemon.target) as connected:
+        yield connected

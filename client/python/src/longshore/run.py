@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from longshore import daemon_attention
 from longshore.attention import Attention
 from longshore.runner import Llama, LocalAttention, Model, RunnerError, TextStream, load_model
 from longshore.runner.chat import chat_prompt
@@ -44,7 +45,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--raw", action="store_true", help="no chat format: continue the text")
     add(
         "--attention",
-        choices=["local"],
+        choices=["local", "daemon"],
         default="local",
         help="who computes attention: local is dense, in this process (default: %(default)s)",
     )
@@ -70,6 +71,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="ROWS",
         help="prompt tokens computed together, a multiple of 64 (default: %(default)s)",
     )
+    daemon_attention.add_arguments(parser)
     options = parser.parse_args(arguments)
     if options.prompt_file is None and options.ask is None:
         parser.error("nothing to do: give --prompt-file, --ask or both")
@@ -103,6 +105,8 @@ def read_prompt(options: argparse.Namespace) -> str:
 
 def open_attention(options: argparse.Namespace, model: Model, max_tokens: int) -> Attention:
     """The Attention that --attention names, with room for max_tokens."""
+    if options.attention == "daemon":
+        return daemon_attention.from_arguments(options, model.shape, max_tokens)
     return LocalAttention(model.shape, max_tokens)
 
 

@@ -1,0 +1,269 @@
+"""One sequence in the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, overload
+
+import numpy as np
+
+from longshore._proto.longshore.v1 import session_pb2
+from longshore.connection import Connection
+from longshore.dtypes import Array
+from longshore.errors import Error, NotFound, NotRunning
+from longshore.info import Limits, SessionInfo
+from longshore.policy import AttentionPolicy
+from longshore.steps import Attended, Kind, Positions, Rows, Step, Steps, run
+
+QUERY_BLOCK = 64  # a prompt that is cut at multiples of this gives the bits of the whole
+_MESSAGE_OVERHEAD_BYTES = 64 * 1024  # more than everything in a step's message besides its tensors
+
+
+class Session:
+    """The keys and values of one sequence. Opened by Client.open_session; not thread-safe.
+
+    All arrays are numpy's, contiguous or not, with q and k before RoPE:
+
+        q     [rows, heads, head_dim]     in the model's query_dtype
+        k, v  [rows, kv_heads, head_dim]  in its kv_dtype or query_dtype
+
+    bfloat16 is ml_dtypes.bfloat16, or its bits as uint16. Outputs come in q's type.
+
+    Layers have independent lengths. A call appends at `position`, which must be the layer's length
+    and which the session counts itself when it is None. A call that raises has changed nothing, but
+    for one case: after Unavailable, Cancelled, DeadlineExceeded or an interrupt it may have been
+    applied, and truncate() to the position that is wanted makes it certain.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        steps: Steps,
+        limits: Limits,
+        opened: session_pb2.OpenSessionResponse,
+    ) -> None:
+        """For Client.open_session alone. Owns `steps`."""
+        self._connection = connection
+        self._steps = steps
+        self._limits = limits
+        self._policy = opened.policy
+        self._closed = False
+        self._positions = Positions(opened.session_id)
+
+    @property
+    def id(self) -> int:
+        return self._positions.session_id
+
+    @property
+    def policy(self) -> AttentionPolicy:
+        """The policy in full, as the daemon applies it."""
+        return self._policy
+
+    def tokens(self, layer: int) -> int:
+        """Tokens that a layer holds, as counted here."""
+        return self._positions.tokens(layer)
+
+    def append(self, layer: int, k: Array, v: Array, position: int | None = None) -> None:
+        """Keeps keys and values without attending."""
+        self._run("append_kv", layer, None, k, v, position)
+
+    @overload
+    def prefill(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: Literal[False] = False,
+        exclude_sink_logits: bool = False,
+    ) -> Array: ...
+
+    @overload
+    def prefill(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: Literal[True],
+        exclude_sink_logits: bool = False,
+    ) -> tuple[Array, Array]: ...
+
+    def prefill(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: bool = False,
+        exclude_sink_logits: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """Appends a piece of a prompt and attends causally: out [rows, heads, head_dim].
+
+        want_lse             returns (out, lse): lse [rows, heads] float32, the natural logarithm of
+                             the denominator of out's softmax
+        exclude_sink_logits  leaves learned sinks out of both, so that partial results can be merged
+
+        More rows than the daemon takes at once are sent in pieces; an error then leaves the pieces
+        before it applied, as tokens() tells.
+        """
+        attended = self._run("prefill", layer, q, k, v, position, want_lse, exclude_sink_logits)
+        return _result(attended, want_lse)
+
+    @overload
+    def decode(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: Literal[False] = False,
+        exclude_sink_logits: bool = False,
+    ) -> Array: ...
+
+    @overload
+    def decode(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: Literal[True],
+        exclude_sink_logits: bool = False,
+    ) -> tuple[Array, Array]: ...
+
+    def decode(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: bool = False,
+        exclude_sink_logits: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """Appends the next token (or a few) and attends, with the cached selection if it is fresh.
+
+        Arguments and result as for prefill(); never cut in pieces.
+        """
+        attended = self._run("decode", layer, q, k, v, position, want_lse, exclude_sink_logits)
+        return _result(attended, want_lse)
+
+    def truncate(self, position: int) -> None:
+        """Forgets all tokens at `position` and after it, in every layer that reaches it."""
+        request = session_pb2.TruncateSessionRequest(session_id=self.id, position=position)
+        answer: session_pb2.TruncateSessionResponse = self._connection.call(
+            self._connection.sessions.TruncateSession, request
+        )
+        self._positions.set(answer.layer_tokens)
+
+    def describe(self) -> SessionInfo:
+        """The session as the daemon sees it."""
+        request = session_pb2.DescribeSessionRequest(session_id=self.id)
+        answer: session_pb2.DescribeSessionResponse = self._connection.call(
+            self._connection.sessions.DescribeSession, request
+        )
+        return SessionInfo.from_wire(answer.session)
+
+    def close(self) -> None:
+        """Frees the keys and values. Where session or daemon are gone, there is nothing to free."""
+        if self._closed:
+            return
+        self._closed = True
+        self._steps.cancel()  # every step has been waited for, unless it was interrupted
+        request = session_pb2.CloseSessionRequest(session_id=self.id)
+        with suppress(NotFound, NotRunning):
+            self._connection.call(self._connection.sessions.CloseSession, request)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except Error:
+            if kind is None:  # else the first error is the one to know of
+                raise
+
+    def rows(
+        self, connection: Connection, q: Array | None, k: Array, v: Array, position: int | None
+    ) -> Rows:
+        """What this session brings to a call. Raises ValueError on another client's connection."""
+        if connection is not self._connection:
+            raise ValueError(f"session {self.id} was opened by another client")
+        return Rows(self._positions, q, k, v, position)
+
+    def _run(
+        self,
+        kind: Kind,
+        layer: int,
+        q: Array | None,
+        k: Array,
+        v: Array,
+        position: int | None,
+        want_lse: bool = False,
+        exclude_sink_logits: bool = False,
+    ) -> list[Attended]:
+        """One step, or several for more rows than the daemon takes in one: what each attended."""
+        if position is None:
+            position = self.tokens(layer)
+        arrays = [array for array in (q, k, v) if array is not None]
+        cuts = [slice(None)] if kind == "decode" else self._cuts(position, arrays)
+        attended = []
+        for cut in cuts:
+            begin = position + (cut.start or 0)
+            rows = Rows(self._positions, None if q is None else q[cut], k[cut], v[cut], begin)
+            step = Step(kind, layer, [rows], want_lse, exclude_sink_logits)
+            attended += run(self._steps, step)
+        return attended
+
+    def _cuts(self, position: int, arrays: list[Array]) -> list[slice]:
+        """The pieces in which arrays [rows, ...] at `position` fit into the daemon's limits."""
+        rows = arrays[0].shape[0]
+        row_bytes = sum(array.nbytes for array in arrays) // max(rows, 1)
+        message_bytes = self._limits.max_message_bytes - _MESSAGE_OVERHEAD_BYTES
+        max_rows = min(self._limits.max_rows_per_prefill, message_bytes // max(row_bytes, 1))
+        return list(pieces(position, rows, max_rows))
+
+
+def pieces(position: int, rows: int, max_rows: int) -> Iterator[slice]:
+    """Cuts rows at `position` into slices of at most max_rows, at multiples of QUERY_BLOCK.
+
+    Multiples of the absolute position, that is. Where max_rows reaches none, a cut falls elsewhere.
+    For 0 rows there is one slice, which is empty.
+    """
+    begin = 0
+    while rows - begin > max(max_rows, 1):
+        end = begin + max(max_rows, 1)
+        aligned = end - (position + end) % QUERY_BLOCK
+        end = aligned if aligned > begin else end
+        yield slice(begin, end)
+        begin = end
+    yield slice(begin, rows)
+
+
+def _result(attended: list[Attended], want_lse: bool) -> Array | tuple[Array, Array]:
+    """The pieces' outputs as one, with their log-sum-exp if that is wanted."""
+    outs = [piece.out for piece in attended]
+    out = outs[0] if len(outs) == 1 else np.concatenate(outs)
+    if not want_lse:
+        return out
+    return out, np.concatenate([piece.lse for piece in attended if piece.lse is not None])
