@@ -78,8 +78,10 @@ class BuildWithStubs(build_py):
     """Adds the generated modules to what is built; for an editable install, to the sources."""
 
     def run(self) -> None:
-        super().run()
         root = HERE / "src" if self.editable_mode else Path(self.build_lib)
+        if not self.editable_mode:
+            shutil.rmtree(root / "longshore", ignore_errors=True)  # modules that are gone
+        super().run()
         generate(root / "longshore" / "_proto")
 
 
