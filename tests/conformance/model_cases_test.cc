@@ -1,0 +1,203 @@
+// Heads, sizes, dtypes, rotary tables and score rules: what a model may be.
+
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tests/conformance/conformance_case.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kTrained = 512;
+
+// Inside the trained length, then past it: every rotary style of SmallStandard.
+const std::vector<CaseStep> kAcross = {{StepKind::kAppend, 460},
+                                       {StepKind::kPrefill, 30},
+                                       {StepKind::kDecode, 1, 36}};
+
+ModelShape Heads(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim = 64) {
+  ModelShape model = TestModel(num_heads, num_kv_heads, head_dim);
+  model.rope_tables[0].trained_tokens = kTrained;
+  return model;
+}
+
+ModelShape DTypes(DType query, DType kv) {
+  ModelShape model = Heads(4, 2);
+  model.query_dtype = query;
+  model.kv_dtype = kv;
+  return model;
+}
+
+ModelShape WithRope(const RopeSpec& rope) {
+  ModelShape model = TestModel(4, 2);
+  model.rope_tables = {rope};
+  return model;
+}
+
+RopeSpec Turned(RopePairing pairing, int32_t rotary_dim, float attention_scaling = 1.0F) {
+  RopeSpec rope = TestRope(rotary_dim, kTrained);
+  rope.pairing = pairing;
+  rope.attention_scaling = attention_scaling;
+  return rope;
+}
+
+ModelShape WithoutRope() {
+  ModelShape model = TestModel(4, 2);
+  model.rope_tables.clear();
+  model.layer_rope_table = {-1};
+  return model;
+}
+
+ModelShape SoftCapped(float cap, float scale) {
+  ModelShape model = Heads(4, 2);
+  model.logit_soft_cap = cap;
+  model.softmax_scale = scale;
+  return model;
+}
+
+ModelShape WithSinks() {
+  ModelShape model = Heads(4, 2);
+  model.sink_logits = {6.0F, -2.0F, 0.0F, 9.0F};
+  return model;
+}
+
+// Layers of other tables: trained lengths on both sides of the context, other sizes, none. Sinks
+// that tell layers apart.
+ModelShape FourLayers() {
+  ModelShape model = TestModel(4, 2);
+  model.num_layers = 4;
+  model.rope_tables = {Turned(RopePairing::kHalf, 64), Turned(RopePairing::kInterleaved, 32, 1.2F)};
+  model.rope_tables[1].trained_tokens = kNeverBeyond;
+  model.layer_rope_table = {0, 1, -1, 0};
+  model.layer_sliding_window.assign(4, 0);
+  for (int32_t logit = 0; logit < 16; ++logit) {
+    model.sink_logits.push_back(static_cast<float>(logit % 5) + 2.0F);
+  }
+  return model;
+}
+
+// Two layers with a policy of their own.
+AttentionPolicy EarlyLayersDiffer() {
+  AttentionPolicy policy = SmallStandard();
+  for (PhasePolicy* phase : {&policy.prefill, &policy.decode}) {
+    phase->first_layers = 2;
+    phase->early = OneStage(4, 64, 8).decode.rest;
+  }
+  return policy;
+}
+
+std::vector<ConformanceCase> Sizes() {
+  std::vector<ConformanceCase> cases;
+  for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {3, 3}, {4, 2}, {4, 1}, {16, 1}}) {
+    cases.push_back({.name = absl::StrCat("Heads", heads, "KvHeads", kv_heads),
+                     .model = Heads(heads, kv_heads),
+                     .steps = kAcross});
+  }
+  for (const int32_t head_dim : {80, 96, 128, 192, 256}) {
+    cases.push_back({.name = absl::StrCat("HeadDim", head_dim),
+                     .model = Heads(2, 1, head_dim),
+                     .steps = kAcross});
+  }
+  for (const int32_t rows : {2, 3, 4, 5, 17, 33}) {
+    cases.push_back({.name = absl::StrCat("DecodeOf", rows, "Rows"),
+                     .model = Heads(4, 1),
+                     .steps = {{StepKind::kAppend, 460}, {StepKind::kDecode, rows, 70 / rows}}});
+  }
+  for (const int32_t rows : {1, 2, 3, 17, 63}) {
+    cases.push_back({.name = absl::StrCat("PrefillOf", rows, "Rows"),
+                     .model = Heads(4, 1),
+                     .steps = {{StepKind::kAppend, 460}, {StepKind::kPrefill, rows, 70 / rows}}});
+  }
+  return cases;
+}
+
+std::vector<ConformanceCase> Storage() {
+  std::vector<ConformanceCase> cases;
+  for (const DType query : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const DType kv : {DType::kF32, DType::kBf16, DType::kF16}) {
+      cases.push_back({.name = absl::StrCat("Query_", NameOf(query), "_Kv_", NameOf(kv)),
+                       .model = DTypes(query, kv),
+                       .steps = kAcross});
+    }
+  }
+  for (const auto& [query, kv] : {std::pair{DType::kF32, DType::kBf16},
+                                  {DType::kBf16, DType::kF16},
+                                  {DType::kF16, DType::kF32}}) {
+    cases.push_back({.name = absl::StrCat("Converts_", NameOf(query), "_To_", NameOf(kv)),
+                     .model = DTypes(query, kv),
+                     .steps = kAcross,
+                     .options = {.kv_in_query_dtype = true}});
+  }
+  return cases;
+}
+
+std::vector<ConformanceCase> Rotations() {
+  return {
+      {.name = "Interleaved",
+       .model = WithRope(Turned(RopePairing::kInterleaved, 64)),
+       .steps = kAcross},
+      {.name = "Partial", .model = WithRope(Turned(RopePairing::kHalf, 32)), .steps = kAcross},
+      {.name = "PartialInterleaved",
+       .model = WithRope(Turned(RopePairing::kInterleaved, 16)),
+       .steps = kAcross},
+      {.name = "PartialOfAnOddNumberOfPairs",
+       .model = WithRope(Turned(RopePairing::kHalf, 22)),
+       .steps = kAcross},
+      {.name = "OnePair",
+       .model = WithRope(Turned(RopePairing::kInterleaved, 2)),
+       .steps = kAcross},
+      {.name = "AttentionScaling",
+       .model = WithRope(Turned(RopePairing::kHalf, 64, 1.3F)),
+       .steps = kAcross,
+       .logit_size = 1.7},
+      {.name = "AttentionScalingOfAPart",
+       .model = WithRope(Turned(RopePairing::kInterleaved, 48, 0.8F)),
+       .steps = kAcross},
+      {.name = "WithoutRope", .model = WithoutRope(), .steps = kAcross},
+  };
+}
+
+std::vector<ConformanceCase> Scores() {
+  return {
+      {.name = "SoftCap", .model = SoftCapped(2.0F, 0.125F), .steps = kAcross},
+      {.name = "SoftCapOfLargeLogits",
+       .model = SoftCapped(30.0F, 2.0F),
+       .steps = kAcross,
+       .logit_size = 16.0},
+      {.name = "SmallScale", .model = SoftCapped(0.0F, 0.01F), .steps = kAcross},
+      {.name = "LargeScale", .model = SoftCapped(0.0F, 1.0F), .steps = kAcross, .logit_size = 8.0},
+      {.name = "HugeScale",  // logits of hundreds: nothing may overflow
+       .model = SoftCapped(0.0F, 16.0F),
+       .steps = kAcross,
+       .logit_size = 128.0},
+      {.name = "LearnedSinks", .model = WithSinks(), .steps = kAcross},
+      {.name = "LearnedSinksLeftOut",
+       .model = WithSinks(),
+       .steps = kAcross,
+       .options = {.exclude_sink_logits = true}},
+      {.name = "LearnedSinksDense",
+       .model = WithSinks(),
+       .policy = SmallDense(),
+       .steps = {{StepKind::kPrefill, 70}, {StepKind::kDecode, 1, 3}},
+       .prunes = false},
+      {.name = "WithoutLogSumExp", .options = {.log_sum_exp = false}},
+  };
+}
+
+std::vector<ConformanceCase> Layers() {
+  return {{.name = "FourLayers", .model = FourLayers(), .steps = kAcross},
+          {.name = "EarlyLayersDiffer",
+           .model = FourLayers(),
+           .policy = EarlyLayersDiffer(),
+           .steps = kAcross}};
+}
+
+LONGSHORE_CONFORMANCE_CASES(Sizes, Sizes());
+LONGSHORE_CONFORMANCE_CASES(Storage, Storage());
+LONGSHORE_CONFORMANCE_CASES(Rotations, Rotations());
+LONGSHORE_CONFORMANCE_CASES(Scores, Scores());
+LONGSHORE_CONFORMANCE_CASES(Layers, Layers());
+
+}  // namespace
+}  // namespace longshore
