@@ -21,7 +21,8 @@ int64_t PagesFor(int64_t tokens) { return CeilDiv(tokens, kBlockTokens); }
 Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend)
     : options_(options),
       backend_(std::move(backend)),
-      pool_(options.pool_bytes) {}
+      pool_(options.pool_bytes),
+      next_session_id_(options.first_session_id) {}
 
 Engine::~Engine() = default;
 

@@ -27,6 +27,9 @@ struct EngineOptions {
   int32_t max_items_per_call = 256;
   int64_t max_rows_per_prefill = 32768;  ///< sum over a call's items; also for AppendKV
   int32_t max_rows_per_decode_item = 64;
+  /// Ids count up from here. A service picks a random one, so that ids of an earlier process are
+  /// not found instead of naming somebody else's session.
+  uint64_t first_session_id = 1;
 };
 
 /// What a session looks like from outside.
@@ -109,7 +112,7 @@ class Engine {
   Buffer selections_;  // of the query blocks that no mask cache keeps
   PagePool pool_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
-  uint64_t next_session_id_ = 1;
+  uint64_t next_session_id_;
 };
 
 }  // namespace longshore
