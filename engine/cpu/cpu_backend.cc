@@ -61,7 +61,9 @@ void CpuBackend::Free(MemorySpace /*space*/, std::byte* data, int64_t bytes) {
 }
 
 absl::Status CpuBackend::Copy(void* to, const void* from, int64_t bytes) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes > 0) {  // memcpy wants pointers even for nothing
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
   return absl::OkStatus();
 }
 

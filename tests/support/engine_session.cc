@@ -144,6 +144,26 @@ absl::StatusOr<CallOutput> RunCall(Engine* engine,
   return IsSameBytes("log_sum_exp", actual.log_sum_exp_bytes, expected.log_sum_exp_bytes);
 }
 
+SessionState StateOf(const Engine& engine, uint64_t session_id) {
+  SessionState state;
+  const auto info = engine.Describe(session_id);
+  EXPECT_TRUE(info.ok()) << info.status();
+  if (!info.ok()) {
+    return state;
+  }
+  state.layer_tokens = info->layer_tokens;
+  state.page_bytes_used = info->page_bytes_used;
+  state.page_bytes_reserved = info->page_bytes_reserved;
+  state.pool_free_bytes = engine.pool_usage().free_bytes;
+  for (int32_t layer = 0; layer < info->spec.model.num_layers; ++layer) {
+    const auto selection = engine.SelectionOf(session_id, layer);
+    EXPECT_TRUE(selection.ok()) << selection.status();
+    state.masks.push_back(selection->mask);
+    state.stages.push_back(selection->stages);
+  }
+  return state;
+}
+
 EngineSession::EngineSession(Engine* engine, SessionSpec spec) : engine_(engine) {
   const absl::StatusOr<uint64_t> id = engine_->Open(std::move(spec));
   EXPECT_TRUE(id.ok()) << id.status();

@@ -65,6 +65,19 @@ absl::StatusOr<CallOutput> RunCall(Engine* engine,
 /// Whether two outputs are equal to the last bit.
 ::testing::AssertionResult IsSameBits(const StepOutput& actual, const StepOutput& expected);
 
+/// What a session shows of itself, to see whether a call changed anything.
+struct SessionState {
+  std::vector<int64_t> layer_tokens;
+  int64_t page_bytes_used = 0;
+  int64_t page_bytes_reserved = 0;
+  int64_t pool_free_bytes = 0;
+  std::vector<MaskState> masks;                           ///< [num_layers]
+  std::vector<std::vector<std::vector<int32_t>>> stages;  ///< [num_layers, stages]
+
+  bool operator==(const SessionState&) const = default;
+};
+SessionState StateOf(const Engine& engine, uint64_t session_id);
+
 /// One session of an engine, which must outlive it. Knows where each layer ends and numbers its
 /// calls.
 class EngineSession {

@@ -40,8 +40,9 @@ class Judge {
   Judge(Engine* engine, SessionSpec spec, const Strictness& strictness);
 
   void Append(const TokenRows& rows, int32_t layer = 0);
-  void Prefill(const TokenRows& rows, int32_t layer = 0, const CallOptions& options = {});
-  void Decode(const TokenRows& rows, int32_t layer = 0, const CallOptions& options = {});
+  /// The outputs of all rows, as the engine gave them.
+  StepOutput Prefill(const TokenRows& rows, int32_t layer = 0, const CallOptions& options = {});
+  StepOutput Decode(const TokenRows& rows, int32_t layer = 0, const CallOptions& options = {});
   void Truncate(int64_t position);
 
   EngineSession& session() { return session_; }
@@ -71,7 +72,7 @@ class Judge {
   };
 
   TokenRows AsStored(const TokenRows& rows, bool kv_in_query_dtype) const;
-  void Run(StepKind kind, const TokenRows& rows, int32_t layer, const CallOptions& options);
+  StepOutput Run(StepKind kind, const TokenRows& rows, int32_t layer, const CallOptions& options);
   void JudgeBlock(const BlockCall& call, const StepOutput& actual);
   bool JudgeSelection(const BlockCall& call, const oracle::Layer& layer, Selected* selected);
   bool JudgeStage(const BlockCall& call, const oracle::Layer& layer, int stage, Selected* selected);
