@@ -1,0 +1,76 @@
+#include "engine/rope_table.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "engine/make_backend.h"
+#include "tests/support/test_model.h"
+
+namespace longshore {
+namespace {
+
+// The angle of an id as kernels compose it: coarse row id / 64, fine row id % 64, one complex
+// product.
+struct Turn {
+  double cosine;
+  double sine;
+};
+
+Turn Compose(const RopeRows& rows, int64_t id, int32_t pair) {
+  const int64_t fine = (id % 64) * rows.pairs + pair;
+  const int64_t coarse = (id / 64) * rows.pairs + pair;
+  const double fc = double{rows.fine_cos[fine]};
+  const double fs = double{rows.fine_sin[fine]};
+  const double cc = double{rows.coarse_cos[coarse]};
+  const double cs = double{rows.coarse_sin[coarse]};
+  return {cc * fc - cs * fs, cs * fc + cc * fs};
+}
+
+TEST(RopeTable, AnglesAreThoseOfDoublePrecision) {
+  const auto backend = *MakeBackend({.name = "cpu", .threads = 1});
+  RopeSpec spec = TestRope(128, 4096);
+  spec.attention_scaling = 1.5F;
+  constexpr int64_t kIds = int64_t{1} << 20;
+  const RopeTable table = *RopeTable::Create(spec, kIds, backend.get());
+  const RopeRows rows = table.rows();
+  ASSERT_EQ(rows.pairs, 64);
+  EXPECT_EQ(table.max_ids(), kIds);
+  for (int64_t id = 0; id < kIds; id += (id < 200 ? 1 : 9973)) {
+    for (int32_t pair = 0; pair < 64; ++pair) {
+      const double angle = static_cast<double>(id) * spec.inv_freq[static_cast<size_t>(pair)];
+      const Turn turn = Compose(rows, id, pair);
+      // Four factors rounded to fp32, scaled by 1.5.
+      ASSERT_NEAR(turn.cosine, 1.5 * std::cos(angle), 4e-7) << id << ", pair " << pair;
+      ASSERT_NEAR(turn.sine, 1.5 * std::sin(angle), 4e-7) << id << ", pair " << pair;
+    }
+  }
+}
+
+TEST(RopeTable, CarriesWhatKernelsNeed) {
+  const auto backend = *MakeBackend({.name = "cpu", .threads = 1});
+  RopeSpec spec = TestRope(6, 77);
+  spec.pairing = RopePairing::kInterleaved;
+  spec.attention_scaling = 0.5F;
+  const RopeTable table = *RopeTable::Create(spec, 65, backend.get());
+  const RopeRows rows = table.rows();
+  EXPECT_EQ(rows.pairs, 3);
+  EXPECT_EQ(rows.pairing, RopePairing::kInterleaved);
+  EXPECT_EQ(rows.attention_scaling, 0.5F);
+  EXPECT_EQ(rows.trained_tokens, 77);
+  // The last id there is lies in the second coarse row.
+  EXPECT_NEAR(Compose(rows, 64, 0).cosine, 0.5 * std::cos(64.0), 1e-6);
+}
+
+TEST(RopeTable, FrequencyZeroTurnsNothingExactly) {
+  const auto backend = *MakeBackend({.name = "cpu", .threads = 1});
+  const RopeTable table = *RopeTable::Create(IdentityRope(64), 10000, backend.get());
+  for (int64_t id = 0; id < 10000; id += 37) {
+    const Turn turn = Compose(table.rows(), id, 31);
+    ASSERT_EQ(turn.cosine, 1.0);
+    ASSERT_EQ(turn.sine, 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace longshore
