@@ -129,7 +129,6 @@ class StageRun {
   // The best key of each chunk. Chunks that follow each other in a page make one tile.
   void ScoreExact(int32_t begin, int32_t end, Scratch* scratch) const {
     const RopeRows& rope = block_.rope;
-    float* keys = scratch->Floats(int64_t{kTileKeys} * shape_.head_dim);
     float* cos = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
     float* sin = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
     float* dots = scratch->Floats(int64_t{rows_} * kTileKeys);
@@ -148,14 +147,13 @@ class StageRun {
         LoadAngles(rope, piece.id, piece.keys, cos, sin);
       }
       for (int32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-        RowSource source = KeyRows(block_.kv, piece, kv_head);
-        if (rotates_keys_) {
-          LoadRotatedRows(source, piece.keys, shape_.head_dim, rotation, shape_.kv_dtype, keys);
-          source = {
-              .first = keys, .stride_bytes = shape_.head_dim * int64_t{4}, .dtype = DType::kF32};
-        }
+        const RowSource source = KeyRows(block_.kv, piece, kv_head);
         const ScoreTile tile{dots, kTileKeys, rows_, piece.keys};
-        DotTile(Queries(kv_head), source, shape_.head_dim, tile);
+        if (rotates_keys_) {
+          DotRotatedTile(Queries(kv_head), source, rotation, shape_.head_dim, tile);
+        } else {
+          DotTile(Queries(kv_head), source, shape_.head_dim, tile);
+        }
         ChunkMaxTile(tile, chunk_tokens_, Scores(kv_head, begin), stride_);
       }
       begin = run_end;
