@@ -1,0 +1,114 @@
+#include "service/config.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace longshore {
+namespace {
+
+std::string WriteFile(const std::string& name, const std::string& text) {
+  std::string path = ::testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+absl::StatusOr<Config> Resolve(const std::string& text) {
+  const absl::StatusOr<config::DaemonConfig> written =
+      ReadConfigFile(WriteFile("longshore_config_test.textproto", text));
+  return written.ok() ? ResolveConfig(*written) : written.status();
+}
+
+TEST(Config, BytesTakeBinaryUnits) {
+  EXPECT_EQ(*ParseBytes("1048576", "f"), 1 << 20);
+  EXPECT_EQ(*ParseBytes("512KiB", "f"), 512 << 10);
+  EXPECT_EQ(*ParseBytes(" 4 GiB ", "f"), int64_t{4} << 30);
+  EXPECT_EQ(*ParseBytes("2TiB", "f"), int64_t{2} << 40);
+  for (const char* wrong : {"", "GiB", "4GB", "4G", "-1", "1.5GiB", "0", "99999999999999999999",
+                            "9999999999999TiB", "4GiBx"}) {
+    const absl::Status status = ParseBytes(wrong, "pool_bytes").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_EQ(status.message().substr(0, 11), "pool_bytes ") << status;
+  }
+}
+
+TEST(Config, AnEmptyOneHasDefaults) {
+  const absl::StatusOr<Config> config = Resolve("");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->listen.size(), 1U);
+  EXPECT_TRUE(config->listen[0].is_unix());
+  EXPECT_EQ(config->metrics_listen[0].ToString(), "127.0.0.1:9464");
+  EXPECT_EQ(config->max_message_bytes, 64 << 20);
+  EXPECT_EQ(config->drain_limit, std::chrono::milliseconds(5000));
+  EXPECT_EQ(config->engine.pool_bytes, EngineOptions().pool_bytes);
+}
+
+TEST(Config, AFileSetsEverything) {
+  const absl::StatusOr<Config> config = Resolve(R"(
+      listen: "unix:/tmp/a.sock" listen: "[::1]:50051"
+      backend: "cpu" threads: 3 pool_bytes: "1GiB"
+      metrics_listen: "" log_level: "debug" drain_seconds: 0.5
+      limits { max_sessions: 7 max_rows_per_prefill: 4096 max_message_bytes: "8MiB" })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->listen[0].ToString(), "unix:/tmp/a.sock");
+  EXPECT_EQ(config->listen[1].ToString(), "[::1]:50051");
+  EXPECT_EQ(config->backend.threads, 3);
+  EXPECT_EQ(config->engine.pool_bytes, 1 << 30);
+  EXPECT_TRUE(config->metrics_listen.empty());
+  EXPECT_EQ(config->log_level, spdlog::level::debug);
+  EXPECT_EQ(config->drain_limit, std::chrono::milliseconds(500));
+  EXPECT_EQ(config->engine.max_sessions, 7);
+  EXPECT_EQ(config->engine.max_rows_per_prefill, 4096);
+  EXPECT_EQ(config->engine.max_items_per_call, EngineOptions().max_items_per_call);
+  EXPECT_EQ(config->max_message_bytes, 8 << 20);
+}
+
+TEST(Config, WrongValuesAreNamed) {
+  struct Case {
+    std::string text;
+    std::string in_message;
+  };
+  for (const Case& wrong : std::initializer_list<Case>{
+           {"nonsense: 1", "line 1, column 9"},
+           {"threads: \"x\"", "line 1, column 10"},
+           {"threads: -1", "threads -1"},
+           {"pool_bytes: \"4Gb\"", "pool_bytes \"4Gb\""},
+           {"log_level: \"loud\"", "log_level \"loud\""},
+           {"drain_seconds: -1", "drain_seconds -1"},
+           {"listen: \"localhost\"", "neither unix:/path nor host:port"},
+           {"listen: \"unix:relative\"", "absolute path"},
+           {"listen: \"unix:/" + std::string(200, 'x') + "\"", "the limit is 107"},
+           {"listen: \"127.0.0.1:99999\"", "not in 0..65535"},
+           {"listen: \"127.0.0.1:http\"", "\"http\""},
+           {"listen: \":80\"", "no host"},
+           {"listen: \"[::1:80\"", "[ without ]"},
+           {"listen: \"0.0.0.0:80\"", "allow_remote"},
+           {"listen: \"127.evil.example:80\"", "allow_remote"},
+           {"metrics_listen: \"10.0.0.1:80\"", "allow_remote"},
+           {"metrics_listen: \"unix:/tmp/x\"", "not host:port"},
+           {"limits { max_sessions: -1 }", "limits.max_sessions -1"},
+           {"limits { max_message_bytes: \"3GiB\" }", "is more than 1073741824"},
+       }) {
+    const absl::Status status = Resolve(wrong.text).status();
+    EXPECT_NE(status.message().find(wrong.in_message), absl::string_view::npos)
+        << wrong.text << " -> " << status;
+  }
+}
+
+TEST(Config, RemoteIsAllowedOnRequest) {
+  EXPECT_TRUE(Resolve("listen: \"0.0.0.0:80\" allow_remote: true").ok());
+  for (const char* local : {"127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"}) {
+    EXPECT_TRUE(Resolve(absl::StrCat("listen: \"", local, "\"")).ok()) << local;
+  }
+}
+
+TEST(Config, AFileThatIsNotThereIsNamed) {
+  const absl::Status status = ReadConfigFile("/no/such/file").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/no/such/file"), absl::string_view::npos);
+}
+
+}  // namespace
+}  // namespace longshore
