@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include "engine/engine.h"
+#include "service/address.h"
+
+namespace longshore {
+
+/// Every method that is counted. A step counts under its own name, whichever way it came;
+/// kStreamSteps counts streams, not steps.
+enum class Method : uint8_t {
+  kOpenSession,
+  kDescribeSession,
+  kListSessions,
+  kTruncateSession,
+  kCloseSession,
+  kAppendKv,
+  kPrefill,
+  kDecodeStep,
+  kStreamSteps,
+  kGetServerInfo,
+  kOpenRegion,
+  kCloseRegion,
+};
+inline constexpr size_t kNumMethods = 12;
+
+const char* NameOf(Method method);
+
+/// Everything that /metrics shows. Labels take few values, all known here: no session ids, no
+/// names. Thread-safe.
+class Metrics {
+ public:
+  Metrics();
+
+  void CountRequest(Method method, const absl::Status& status, double seconds);
+  /// A call that has no meaningful duration.
+  void CountRequest(Method method, const absl::Status& status);
+  void CountStep(StepKind kind, const StepTrace& trace);
+  void SetEngine(const PoolUsage& pool, int64_t num_sessions);
+  void SetQueueDepth(int64_t jobs);
+
+  const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
+
+ private:
+  struct Stage {
+    prometheus::Counter* refreshed;
+    prometheus::Counter* cached;
+    prometheus::Histogram* seconds;
+  };
+
+  std::shared_ptr<prometheus::Registry> registry_;
+  // Owned by registry_.
+  prometheus::Family<prometheus::Counter>* requests_;
+  std::array<prometheus::Histogram*, kNumMethods> request_seconds_;
+  std::array<prometheus::Counter*, 3> steps_;  // by StepKind
+  std::array<Stage, kMaxStages> stages_;
+  prometheus::Histogram* append_seconds_;
+  prometheus::Histogram* attend_seconds_;
+  prometheus::Counter* dense_blocks_;
+  prometheus::Counter* streaming_blocks_;
+  prometheus::Counter* staged_blocks_;
+  prometheus::Counter* tokens_appended_;
+  prometheus::Counter* replays_;
+  prometheus::Gauge* pool_used_;
+  prometheus::Gauge* pool_reserved_;
+  prometheus::Gauge* pool_free_;
+  prometheus::Gauge* sessions_;
+  prometheus::Gauge* queue_depth_;
+};
+
+/// Serves `metrics` at http://address/metrics until it is destroyed. FailedPrecondition names the
+/// address when it is taken.
+absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ServeMetrics(const Address& address,
+                                                                  const Metrics& metrics);
+
+}  // namespace longshore

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace longshore {
+
+/// The whole answer, head included, of http://127.0.0.1:port/path.
+inline std::string HttpGet(int32_t port, const std::string& path) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<uint16_t>(port));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char part[4096];
+  for (ssize_t count = 0; (count = read(fd, part, sizeof(part))) > 0;) {
+    answer.append(part, static_cast<size_t>(count));
+  }
+  close(fd);
+  return answer;
+}
+
+}  // namespace longshore
