@@ -1,0 +1,102 @@
+#include "service/step_runner.h"
+
+#include <string>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "service/errors.h"
+
+namespace longshore {
+namespace {
+
+Method MethodOf(StepKind kind) {
+  switch (kind) {
+    case StepKind::kAppend: return Method::kAppendKv;
+    case StepKind::kPrefill: return Method::kPrefill;
+    case StepKind::kDecode: return Method::kDecodeStep;
+  }
+  return Method::kDecodeStep;
+}
+
+// Counts the step and hands its outcome on.
+class Outcome {
+ public:
+  Outcome(Method method, Metrics* metrics, StepRunner::Done done)
+      : method_(method),
+        metrics_(metrics),
+        done_(std::move(done)) {}
+
+  void Report(const absl::Status& status) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    metrics_->CountRequest(method_, status, elapsed.count());
+    if (!status.ok()) {
+      spdlog::debug("{} refused: {}", longshore::NameOf(method_), status.ToString());
+    }
+    done_(status);
+  }
+
+ private:
+  Method method_;
+  Metrics* metrics_;
+  StepRunner::Done done_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// On the engine's thread: runs the call and fills the answer. Sets `device` when the device failed.
+absl::Status RunStep(const StepMessage& message,
+                     CheckedStep* step,
+                     Engine* engine,
+                     Metrics* metrics,
+                     absl::Status* device) {
+  absl::StatusOr<const ModelShape*> model = engine->ShapeOf(step->items.front().session_id);
+  if (!model.ok()) {
+    return PrefixField("items[0].", model.status());
+  }
+  BindOutputs(**model, message, step);
+  absl::StatusOr<StepTicket> ticket = engine->Submit(step->call);
+  absl::Status status = ticket.ok() ? engine->Wait(*ticket) : ticket.status();
+  // Wait() fails for the device alone; a verb that cannot be enqueued is told apart by its code.
+  if (!status.ok() && (ticket.ok() || status.code() == absl::StatusCode::kUnavailable ||
+                       status.code() == absl::StatusCode::kInternal)) {
+    *device = std::move(status);
+    return DeviceLostError("the step may or may not have been applied");
+  }
+  RETURN_IF_ERROR(status);
+  message.layer_tokens->Assign(ticket->layer_tokens.begin(), ticket->layer_tokens.end());
+  metrics->CountStep(step->call.kind, ticket->trace);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void StepRunner::Start(const StepMessage& message, Caller caller, Done done) {
+  Outcome outcome(MethodOf(message.kind), metrics_, std::move(done));
+  absl::StatusOr<CheckedStep> step = CheckStep(message, limits_);
+  if (!step.ok()) {
+    outcome.Report(step.status());
+    return;
+  }
+  Job job;
+  job.bulk = message.kind != StepKind::kDecode;
+  job.bytes = step->bytes;
+  job.deadline = caller.deadline;
+  job.cancelled = std::move(caller.cancelled);
+  job.sessions.reserve(step->items.size());
+  for (const StepItem& item : step->items) {
+    job.sessions.push_back(item.session_id);
+  }
+  job.run = [this, message, step = *std::move(step),
+             outcome = std::move(outcome)](absl::StatusOr<Engine*> engine) mutable {
+    absl::Status device;
+    const absl::Status status =
+        engine.ok() ? RunStep(message, &step, *engine, metrics_, &device) : engine.status();
+    if (!device.ok()) {
+      queue_->DeviceLost(device);
+    }
+    outcome.Report(status);
+  };
+  queue_->Push(std::move(job));
+}
+
+}  // namespace longshore
