@@ -1,0 +1,182 @@
+#include "service/server.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <random>
+#include <utility>
+
+#include <absl/strings/str_format.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <spdlog/spdlog.h>
+
+namespace longshore {
+namespace {
+
+constexpr mode_t kSocketUmask = 0117;  // leaves 0660: owner and group
+// Calls that are done need no more than this to put their answers on the wire.
+constexpr std::chrono::milliseconds kStopLimit{200};
+
+std::string RandomInstanceId() {
+  std::random_device random;
+  std::string id;
+  for (int word = 0; word < 4; ++word) {
+    absl::StrAppendFormat(&id, "%08x", random());
+  }
+  return id;
+}
+
+// Ids that a client kept from an earlier process must not name a session of this one.
+EngineOptions WithRandomSessionIds(EngineOptions options) {
+  constexpr uint64_t kSmallest = uint64_t{1} << 32;
+  constexpr uint64_t kLargest = uint64_t{1} << 62;  // far from the end of uint64_t and of int64_t
+  std::random_device random;
+  options.first_session_id = std::uniform_int_distribution<uint64_t>(kSmallest, kLargest)(random);
+  return options;
+}
+
+}  // namespace
+
+Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_device_lost)
+    : config_(config),
+      instance_id_(RandomInstanceId()),
+      server_service_(&metrics_),
+      queue_(QueueOptions(std::move(on_device_lost)),
+             [this, make_backend = std::move(make_backend)] { return MakeEngine(make_backend); }),
+      runner_(config_.engine, &queue_, &metrics_),
+      sessions_(instance_id_, &queue_, &metrics_),
+      attention_(config_.max_steps_in_flight, &runner_, &metrics_),
+      regions_(&metrics_) {}
+
+Server::~Server() { Stop(std::chrono::milliseconds(0)); }
+
+DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
+  DeviceQueueOptions options;
+  options.max_jobs = config_.max_queued_calls;
+  options.max_bytes = config_.max_queued_bytes;
+  options.on_depth = [this](int64_t jobs) { metrics_.SetQueueDepth(jobs); };
+  options.on_job_done = [this](const Engine& engine) {
+    metrics_.SetEngine(engine.pool_usage(), engine.num_sessions());
+  };
+  options.on_device_lost = [on_device_lost =
+                                std::move(on_device_lost)](const absl::Status& status) {
+    spdlog::critical("the device has failed: {}", status.ToString());
+    on_device_lost();
+  };
+  return options;
+}
+
+// On the engine's thread, while the server may be listening already.
+absl::StatusOr<std::unique_ptr<Engine>> Server::MakeEngine(const BackendFactory& make_backend) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, make_backend());
+  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                   Engine::Create(WithRandomSessionIds(config_.engine), std::move(backend)));
+  metrics_.SetEngine(engine->pool_usage(), engine->num_sessions());
+  server_service_.SetInfo(MakeServerInfo(config_, instance_id_, engine->device()));
+  spdlog::info("backend {}: {}; pool of {} MiB", engine->device().backend, engine->device().device,
+               engine->pool_usage().total_bytes >> 20);
+  return engine;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
+                                                      BackendFactory make_backend,
+                                                      DeviceLost on_device_lost) {
+  for (const Address& address : config.listen) {
+    if (address.is_unix()) {
+      RETURN_IF_ERROR(RemoveStaleSocket(address));
+    }
+  }
+  auto server = std::unique_ptr<Server>(
+      new Server(config, std::move(make_backend), std::move(on_device_lost)));
+  for (const Address& address : config.metrics_listen) {
+    ASSIGN_OR_RETURN(server->exposer_, ServeMetrics(address, server->metrics_));
+  }
+  RETURN_IF_ERROR(server->Listen());
+  return server;
+}
+
+absl::Status Server::Listen() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
+  // gRPC's default lets a second daemon listen on the same port, and calls go to either.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  std::vector<int> ports(config_.listen.size());
+  for (size_t index = 0; index < ports.size(); ++index) {
+    builder.AddListeningPort(config_.listen[index].ToString(), grpc::InsecureServerCredentials(),
+                             &ports[index]);
+  }
+  builder.RegisterService(&sessions_);
+  builder.RegisterService(&attention_);
+  builder.RegisterService(&server_service_);
+  builder.RegisterService(&regions_);
+
+  const mode_t umask_before = umask(kSocketUmask);
+  grpc_ = builder.BuildAndStart();
+  umask(umask_before);
+  for (size_t index = 0; index < ports.size(); ++index) {
+    Address address = config_.listen[index];
+    if (ports[index] == 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot listen at ", address.ToString(),
+          address.is_unix() ? ": is the directory there and writable?" : ": is the port in use?"));
+    }
+    address.port = address.is_unix() ? 0 : ports[index];
+    addresses_.push_back(std::move(address));
+  }
+  if (grpc_ == nullptr) {
+    return absl::FailedPreconditionError("cannot start the gRPC server");
+  }
+  SetServing(false);
+  return absl::OkStatus();
+}
+
+absl::Status Server::WaitReady() {
+  RETURN_IF_ERROR(queue_.WaitReady());
+  SetServing(true);
+  return absl::OkStatus();
+}
+
+void Server::SetServing(bool serving) {
+  if (grpc_ == nullptr) {
+    return;
+  }
+  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
+  for (const char* service : {v1::Attention::service_full_name(), v1::Sessions::service_full_name(),
+                              v1::Server::service_full_name()}) {
+    health->SetServingStatus(service, serving);
+  }
+  health->SetServingStatus(serving);  // and of the server as a whole
+}
+
+bool Server::Drain() {
+  SetServing(false);
+  const auto limit = std::max(config_.drain_limit - kStopLimit, std::chrono::milliseconds(0));
+  if (queue_.Drain(limit)) {
+    Stop(kStopLimit);
+    return true;
+  }
+  for (const Address& address : addresses_) {
+    if (address.is_unix()) {
+      unlink(address.unix_path.c_str());
+    }
+  }
+  return false;
+}
+
+void Server::Stop(std::chrono::milliseconds limit) {
+  queue_.Drain(std::chrono::milliseconds(0));
+  if (grpc_ != nullptr) {
+    grpc_->Shutdown(std::chrono::system_clock::now() + limit);
+    grpc_.reset();  // removes the sockets
+  }
+  exposer_.reset();
+}
+
+int32_t Server::metrics_port() const {
+  return exposer_ == nullptr ? 0 : exposer_->GetListeningPorts().front();
+}
+
+}  // namespace longshore

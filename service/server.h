@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+
+#include "service/attention_service.h"
+#include "service/config.h"
+#include "service/device_queue.h"
+#include "service/metrics.h"
+#include "service/server_service.h"
+#include "service/session_service.h"
+
+namespace longshore {
+
+/// A daemon: listens, serves, drains. Hides in which order its parts start and stop.
+class Server {
+ public:
+  using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>()>;
+  using DeviceLost = std::function<void()>;
+
+  /// Listens at once; health says NOT_SERVING and calls answer LOADING until WaitReady() returns.
+  /// `make_backend` and `on_device_lost` are called on the engine's thread. FailedPrecondition
+  /// names an address that cannot be had.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config,
+                                                       BackendFactory make_backend,
+                                                       DeviceLost on_device_lost);
+  /// Stops at once: waiting calls are dropped, the running one is waited for.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Blocks until the engine is there and serves, or says why there is none.
+  absl::Status WaitReady();
+  /// Refuses new calls (UNAVAILABLE, DRAINING), lets the others end for at most the config's
+  /// drain_limit, then stops. False if one is still running: the process must then leave without
+  /// destroying the server.
+  bool Drain();
+
+  /// Where it listens, with the ports that were chosen for port 0.
+  const std::vector<Address>& addresses() const { return addresses_; }
+  /// The port of /metrics; 0 when it is off.
+  int32_t metrics_port() const;
+  const std::string& instance_id() const { return instance_id_; }
+
+ private:
+  Server(const Config& config, BackendFactory make_backend, DeviceLost on_device_lost);
+
+  DeviceQueueOptions QueueOptions(DeviceLost on_device_lost);
+  absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const BackendFactory& make_backend);
+  absl::Status Listen();
+  void SetServing(bool serving);
+  void Stop(std::chrono::milliseconds limit);
+
+  const Config config_;
+  const std::string instance_id_;
+  Metrics metrics_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  ServerService server_service_;
+  DeviceQueue queue_;  // its thread fills the two above
+  StepRunner runner_;
+  SessionService sessions_;
+  AttentionService attention_;
+  RegionService regions_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::vector<Address> addresses_;
+};
+
+}  // namespace longshore
