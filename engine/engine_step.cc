@@ -194,6 +194,7 @@ absl::Status Engine::RunAttention(const StepCall& call, std::span<Work> work, St
         ItemState{.policy = &item.session->spec.policy,
                   .layer = item.layer_index,
                   .trained_tokens = item.session->spec.model.TrainedTokens(item.layer_index),
+                  .max_tokens = item.session->spec.max_tokens,
                   .phase = PhaseOf(call.kind),
                   .position = item.item.position,
                   .rows = item.item.rows,

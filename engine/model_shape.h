@@ -15,7 +15,7 @@ namespace longshore {
 /// Pair i of a token with id p is turned by p * inv_freq[i] radians; cos and sin are multiplied by
 /// attention_scaling, for queries and keys alike.
 struct RopeSpec {
-  std::vector<double> inv_freq;  ///< [rotary_dim / 2] radians per position
+  std::vector<double> inv_freq = {};  ///< [rotary_dim / 2] radians per position
   RopePairing pairing = RopePairing::kHalf;
   float attention_scaling = 1.0F;
   int64_t trained_tokens = 0;  ///< positions below were seen in training; at least 1
@@ -33,10 +33,10 @@ struct ModelShape {
   DType kv_dtype = DType::kF32;     ///< as stored
   float softmax_scale = 0.0F;       ///< after Normalize(): never 0
   float logit_soft_cap = 0.0F;      ///< 0: none
-  std::vector<RopeSpec> rope_tables;
-  std::vector<int32_t> layer_rope_table;      ///< [num_layers]; -1: no rotary embedding
-  std::vector<int64_t> layer_sliding_window;  ///< [num_layers] tokens a query sees; 0: all
-  std::vector<float> sink_logits;             ///< [num_layers, num_heads] or empty
+  std::vector<RopeSpec> rope_tables = {};
+  std::vector<int32_t> layer_rope_table = {};      ///< [num_layers]; -1: no rotary embedding
+  std::vector<int64_t> layer_sliding_window = {};  ///< [num_layers] tokens a query sees; 0: all
+  std::vector<float> sink_logits = {};             ///< [num_layers, num_heads] or empty
 
   int32_t GroupSize() const { return num_heads / num_kv_heads; }
   /// The rotary table of a layer, or null for a layer without.

@@ -6,6 +6,12 @@
 namespace longshore {
 namespace {
 
+// The first position with the styles for beyond the trained length.
+int64_t BeyondFrom(const AttentionPolicy& policy, int64_t trained_tokens, int64_t max_tokens) {
+  const bool from_start = policy.extension == Extension::kFromStart && max_tokens > trained_tokens;
+  return from_start ? 0 : trained_tokens;
+}
+
 // The first stage that must run for a block whose last row is at `last`.
 int32_t FirstStaleStage(const ItemState& state,
                         const LayerPolicy& layers,
@@ -64,6 +70,7 @@ ItemPlan PlanItem(const ItemState& state) {
   const bool masks_carry_over = layers.stages == policy.Of(Phase::kDecode, state.layer).stages;
   ItemPlan plan;
   plan.mask = state.mask;
+  const int64_t beyond_from = BeyondFrom(policy, state.trained_tokens, state.max_tokens);
   const int64_t end = state.position + state.rows;
   for (int64_t position = state.position; position < end;) {
     const int64_t block_end = Min(end, (position / policy.query_block + 1) * policy.query_block);
@@ -72,9 +79,10 @@ ItemPlan PlanItem(const ItemState& state) {
     block.first_row = state.first_row + static_cast<int32_t>(position - state.position);
     block.rows = static_cast<int32_t>(block_end - position);
     block.first_position = position;
-    block.beyond = block_end - 1 >= state.trained_tokens;
+    block.beyond = block_end - 1 >= beyond_from;
     block.middle = layers.middle;
-    if (layers.middle == Middle::kStages &&
+    // Dense means true positions: not for tokens that an extended session will look back at.
+    if (layers.middle == Middle::kStages && !block.beyond &&
         block_end - 1 < Min(policy.dense_below_tokens, state.trained_tokens)) {
       block.middle = Middle::kDense;
     }
@@ -113,6 +121,8 @@ SummaryPlan PlanSummaries(const AttentionPolicy& policy,
                           int64_t trained_tokens,
                           int64_t max_tokens) {
   SummaryPlan plan;
+  const int64_t beyond_from = BeyondFrom(policy, trained_tokens, max_tokens);
+  const bool passes = max_tokens > beyond_from;
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     for (const PruningStage& stage : policy.Of(phase, layer).stages) {
       if (stage.selector != Selector::kBounds) {
@@ -120,12 +130,12 @@ SummaryPlan PlanSummaries(const AttentionPolicy& policy,
       }
       const bool within_unrotated = PruneKeysAreUnrotated(stage.rope.within_trained);
       const bool beyond_unrotated = PruneKeysAreUnrotated(stage.rope.beyond_trained);
-      const bool passes = max_tokens > trained_tokens;
-      plan.unrotated = plan.unrotated || within_unrotated || (passes && beyond_unrotated);
+      plan.unrotated =
+          plan.unrotated || (within_unrotated && beyond_from > 0) || (passes && beyond_unrotated);
       if (passes && !beyond_unrotated) {
         plan.rotated_below = max_tokens;
       } else if (!within_unrotated) {
-        plan.rotated_below = Max(plan.rotated_below, Min(trained_tokens, max_tokens));
+        plan.rotated_below = Max(plan.rotated_below, Min(beyond_from, max_tokens));
       }
     }
   }

@@ -31,7 +31,7 @@ struct BlockPlan {
   int32_t first_row = 0;  ///< in the packed tensors
   int32_t rows = 0;
   int64_t first_position = 0;
-  Middle middle = Middle::kDense;  ///< as applied: kDense below dense_below_tokens too
+  Middle middle = Middle::kDense;  ///< as applied: kDense for short contexts too
   bool beyond = false;             ///< the last row is beyond the trained length
   Regions regions;
   int32_t first_stale_stage = 0;  ///< stages from here on are run; the number of stages if none
@@ -47,6 +47,7 @@ struct ItemState {
   const AttentionPolicy* policy = nullptr;
   int32_t layer = 0;
   int64_t trained_tokens = 0;
+  int64_t max_tokens = 0;  ///< of the session
   Phase phase = Phase::kDecode;
   int64_t position = 0;
   int64_t rows = 0;

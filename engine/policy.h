@@ -25,6 +25,12 @@ enum class RopeStyle : uint8_t {
   kStreaming,
 };
 
+/// Where the styles for beyond the trained length begin, in a session that may grow past it.
+enum class Extension : uint8_t {
+  kAtTrainedLength,  ///< at the first query block that passes it
+  kFromStart,        ///< at the first token, and no block is dense: one regime for the whole session
+};
+
 /// What happens between the sink and the window.
 enum class Middle : uint8_t { kDense, kNone, kStages };
 
@@ -89,6 +95,7 @@ struct AttentionPolicy {
   int32_t query_stride = 1;  ///< every query_stride-th row of a block is scored, from the last
   int64_t dense_below_tokens = 0;  ///< shorter contexts are dense; 0 turns it off
   RopeChoice attention_rope;
+  Extension extension = Extension::kAtTrainedLength;
   PhasePolicy prefill;
   PhasePolicy decode;
 

@@ -23,6 +23,7 @@ AttentionPolicy OnePolicy(const LayerPolicy& layers) {
   policy.query_block = 64;
   policy.query_stride = 4;
   policy.attention_rope = kAttentionRope;
+  policy.extension = Extension::kFromStart;
   policy.prefill.rest = layers;
   policy.decode.rest = layers;
   return policy;

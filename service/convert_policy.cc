@@ -28,6 +28,10 @@ constexpr EnumTable<v1::Ranking, Ranking, 4> kRankings = {{
     {v1::RANKING_PROBABILITY_POWER, Ranking::kProbabilityPower},
     {v1::RANKING_SCORE_MAX, Ranking::kScoreMax},
 }};
+constexpr EnumTable<v1::Extension, Extension, 2> kExtensions = {{
+    {v1::EXTENSION_AT_TRAINED_LENGTH, Extension::kAtTrainedLength},
+    {v1::EXTENSION_FROM_START, Extension::kFromStart},
+}};
 constexpr EnumTable<v1::RopeStyle, RopeStyle, 7> kRopeStyles = {{
     {v1::ROPE_STYLE_TRUE_POSITIONS, RopeStyle::kTruePositions},
     {v1::ROPE_STYLE_RELATIVE, RopeStyle::kRelative},
@@ -161,6 +165,7 @@ absl::StatusOr<AttentionPolicy> FullPolicyFromWire(const v1::AttentionPolicy& wi
   policy.query_stride = wire.query_stride();
   policy.dense_below_tokens = wire.dense_below_tokens();
   ASSIGN_OR_RETURN(policy.attention_rope, RopeFromWire(wire.attention_rope(), "attention_rope"));
+  ASSIGN_OR_RETURN(policy.extension, FromWire(kExtensions, wire.extension(), "extension"));
   ASSIGN_OR_RETURN(policy.prefill, PhaseFromWire(wire.prefill(), "prefill"));
   ASSIGN_OR_RETURN(policy.decode, PhaseFromWire(wire.decode(), "decode"));
   return policy;
@@ -269,6 +274,7 @@ v1::AttentionPolicy PolicyToWire(const AttentionPolicy& policy) {
   wire.set_query_stride(policy.query_stride);
   wire.set_dense_below_tokens(policy.dense_below_tokens);
   *wire.mutable_attention_rope() = RopeToWire(policy.attention_rope);
+  wire.set_extension(ToWire(kExtensions, policy.extension));
   *wire.mutable_prefill() = PhaseToWire(policy.prefill);
   *wire.mutable_decode() = PhaseToWire(policy.decode);
   return wire;
