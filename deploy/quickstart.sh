@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# From nothing to an answer: installs what is missing, builds the daemon, starts it, and asks SmolLM2-135M (trained to
+# 8192 tokens) a question about a document of more than 12,000 tokens. Says what it does; may be run again.
+#
+#   deploy/quickstart.sh [QUESTION]
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+QUESTION="${1:-Who wrote the Debian Administrator's Handbook, and what is it about?}"
+SOCKET="$LONGSHORE_CACHE/longshored.sock"
+LOG="$LONGSHORE_CACHE/longshored.log"
+METRICS=127.0.0.1:9464
+SECONDS=0
+
+install_packages "${BUILD_PACKAGES[@]}" "${PYTHON_PACKAGES[@]}"
+mkdir -p "$LONGSHORE_CACHE"
+
+say "Building longshored (about three minutes the first time)"
+build release -DLONGSHORE_CUDA=OFF -DLONGSHORE_TESTS=OFF -DLONGSHORE_BENCH=OFF
+make_venv
+get_model
+get_document
+
+say "Starting the daemon"
+if [ -S "$SOCKET" ] && [ -f "$LONGSHORE_CACHE/longshored.pid" ]; then
+  kill "$(cat "$LONGSHORE_CACHE/longshored.pid")" 2>/dev/null && sleep 1 || true
+fi
+start_daemon "$SOCKET" "$LOG" --pool-bytes=4GiB --metrics-listen="$METRICS"
+echo "$DAEMON_PID" >"$LONGSHORE_CACHE/longshored.pid"
+disown "$DAEMON_PID"
+cat "$LOG"
+
+head -c "${DOCUMENT_BYTES:-60000}" "$DOCUMENT" >"$LONGSHORE_CACHE/document.txt"
+say "Asking about $LONGSHORE_CACHE/document.txt (the Debian handbook's first $(wc -w <"$LONGSHORE_CACHE/document.txt") words)"
+echo "Question: $QUESTION"
+"$VENV/bin/python" -m longshore.run --model "$MODEL" \
+  --attention daemon --target "unix:$SOCKET" --policy standard \
+  --prompt-file "$LONGSHORE_CACHE/document.txt" --ask "$QUESTION" --max-tokens 120
+
+say "What the daemon counted (http://$METRICS/metrics)"
+"$VENV/bin/python" - "$METRICS" <<'PY'
+import sys, urllib.request
+text = urllib.request.urlopen(f"http://{sys.argv[1]}/metrics").read().decode()
+wanted = ("longshore_mask_cache", "longshore_query_blocks", "longshore_tokens_appended", "longshore_pool_bytes")
+for line in sorted(text.splitlines()):
+    if line.startswith(wanted) and not line.endswith(" 0"):
+        print(" ", line)
+PY
+
+say "Done in $SECONDS s"
+echo "The daemon goes on at unix:$SOCKET; its log is $LOG."
+echo "Ask again:  deploy/quickstart.sh \"YOUR QUESTION\""
+echo "Stop it:    kill $DAEMON_PID"
