@@ -74,6 +74,7 @@ TEST(ConvertPolicy, EveryUnsetOrWrongFieldIsNamed) {
       {"attention_rope.within_trained", [](auto* policy) { policy->clear_attention_rope(); }},
       {"attention_rope.beyond_trained",
        [](auto* policy) { policy->mutable_attention_rope()->clear_beyond_trained(); }},
+      {"extension", [](auto* policy) { policy->clear_extension(); }},
       {"prefill.rest.middle", [](auto* policy) { policy->clear_prefill(); }},
       {"decode.rest.middle",
        [](auto* policy) {
