@@ -70,17 +70,20 @@ absl::Status DeviceQueue::Refusal(int64_t bytes) const {
 
 void DeviceQueue::Push(Job job) {
   absl::Status refusal;
+  std::list<Waiting> place;  // made outside the lock, and spliced into the line inside
+  place.push_back({.job = std::move(job)});
+  Job& placed = place.front().job;
   {
     const MutexLock lock(&mutex_);
-    refusal = Refusal(job.bytes);
+    refusal = Refusal(placed.bytes);
     if (refusal.ok()) {
-      waiting_bytes_ += job.bytes;
-      waiting_.push_back({.job = std::move(job)});
+      waiting_bytes_ += placed.bytes;
+      waiting_.splice(waiting_.end(), place);
       if (options_.on_depth) options_.on_depth(std::ssize(waiting_));
     }
   }
   if (!refusal.ok()) {
-    job.run(refusal);
+    placed.run(refusal);
     return;
   }
   changed_.notify_all();

@@ -9,7 +9,7 @@ namespace longshore {
 namespace {
 
 struct RetryDelay {
-  absl::string_view reason;
+  const char* reason;  // not string_view: GCC's UBSan does not take it for a constant
   absl::Duration delay;
 };
 
@@ -76,7 +76,7 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
     rpc.add_details()->PackFrom(bad_request);
   }
   for (const RetryDelay& retry : kRetryDelays) {
-    if (retry.reason == details.reason) {
+    if (details.reason == retry.reason) {
       google::rpc::RetryInfo info_of_retry;
       const int64_t nanoseconds = absl::ToInt64Nanoseconds(retry.delay);
       info_of_retry.mutable_retry_delay()->set_seconds(nanoseconds / 1'000'000'000);

@@ -67,9 +67,11 @@ void WatchSignals(const sigset_t& signals, StopEvent* stop) {
 // message makes calls of 1 MiB and more three times faster.
 void TuneMalloc() {
   constexpr int kNeverMap = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kNeverMap);
-  mallopt(M_TRIM_THRESHOLD, kNeverMap);
-  mallopt(M_TOP_PAD, 64 << 20);
+  constexpr int kGrowBy = 64 << 20;
+  // No other thread runs yet.
+  mallopt(M_MMAP_THRESHOLD, kNeverMap);  // NOLINT(concurrency-mt-unsafe)
+  mallopt(M_TRIM_THRESHOLD, kNeverMap);  // NOLINT(concurrency-mt-unsafe)
+  mallopt(M_TOP_PAD, kGrowBy);           // NOLINT(concurrency-mt-unsafe)
 }
 
 // gRPC's own lines in the form of ours. What it calls an error is at most worth a warning: an error
