@@ -1,6 +1,7 @@
 #include "engine/call_check.h"
 
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -32,10 +33,13 @@ absl::Status CheckShape(absl::string_view field,
   return absl::OkStatus();
 }
 
-absl::Status CheckDType(absl::string_view field,
-                        const TensorRef& tensor,
-                        DType expected,
-                        DType also_expected) {
+// A tensor of `axes` and one of two types.
+absl::Status CheckTensor(absl::string_view field,
+                         const TensorRef& tensor,
+                         const std::vector<Axis>& axes,
+                         std::pair<DType, DType> dtypes) {
+  RETURN_IF_ERROR(CheckShape(field, tensor, axes));
+  const auto [expected, also_expected] = dtypes;
   if (tensor.dtype == expected || tensor.dtype == also_expected) {
     return absl::OkStatus();
   }
@@ -89,24 +93,20 @@ absl::Status CheckCallItems(const StepCall& call, const EngineOptions& options) 
 absl::Status CheckCallTensors(const StepCall& call, const ModelShape& model) {
   const Axis rows = {"the items' rows", TotalRows(call)};
   const Axis heads = {"num_heads", model.num_heads};
-  const Axis kv_heads = {"num_kv_heads", model.num_kv_heads};
   const Axis head_dim = {"head_dim", model.head_dim};
-  RETURN_IF_ERROR(CheckShape("k", call.k, {rows, kv_heads, head_dim}));
-  RETURN_IF_ERROR(CheckDType("k", call.k, model.kv_dtype, model.query_dtype));
-  RETURN_IF_ERROR(CheckShape("v", call.v, {rows, kv_heads, head_dim}));
-  RETURN_IF_ERROR(CheckDType("v", call.v, model.kv_dtype, model.query_dtype));
+  const std::vector<Axis> key_axes = {rows, {"num_kv_heads", model.num_kv_heads}, head_dim};
+  const std::vector<Axis> query_axes = {rows, heads, head_dim};
+  RETURN_IF_ERROR(CheckTensor("k", call.k, key_axes, {model.kv_dtype, model.query_dtype}));
+  RETURN_IF_ERROR(CheckTensor("v", call.v, key_axes, {model.kv_dtype, model.query_dtype}));
   if (call.kind == StepKind::kAppend) {
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(CheckShape("q", call.q, {rows, heads, head_dim}));
-  RETURN_IF_ERROR(CheckDType("q", call.q, model.query_dtype, model.query_dtype));
-  RETURN_IF_ERROR(CheckShape("out", call.out, {rows, heads, head_dim}));
-  RETURN_IF_ERROR(CheckDType("out", call.out, model.query_dtype, model.query_dtype));
-  if (call.log_sum_exp.data != nullptr) {
-    RETURN_IF_ERROR(CheckShape("log_sum_exp", call.log_sum_exp, {rows, heads}));
-    RETURN_IF_ERROR(CheckDType("log_sum_exp", call.log_sum_exp, DType::kF32, DType::kF32));
+  RETURN_IF_ERROR(CheckTensor("q", call.q, query_axes, {model.query_dtype, model.query_dtype}));
+  RETURN_IF_ERROR(CheckTensor("out", call.out, query_axes, {model.query_dtype, model.query_dtype}));
+  if (call.log_sum_exp.data == nullptr) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return CheckTensor("log_sum_exp", call.log_sum_exp, {rows, heads}, {DType::kF32, DType::kF32});
 }
 
 absl::StatusOr<bool> IsReplay(StepKind kind,

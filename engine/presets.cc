@@ -65,6 +65,7 @@ constexpr std::array<Preset, 3> kPresets = {
 
 std::vector<std::string> PresetNames() {
   std::vector<std::string> names;
+  names.reserve(kPresets.size());
   for (const Preset& preset : kPresets) {
     names.emplace_back(preset.name);
   }

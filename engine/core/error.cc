@@ -20,7 +20,9 @@ std::string Serialize(const ErrorDetails& details) {
 
 }  // namespace
 
-absl::Status MakeError(absl::StatusCode code, absl::string_view message, ErrorDetails details) {
+absl::Status MakeError(absl::StatusCode code,
+                       absl::string_view message,
+                       const ErrorDetails& details) {
   absl::Status status(code, message);
   status.SetPayload(kDetailsUrl, absl::Cord(Serialize(details)));
   return status;
@@ -50,8 +52,8 @@ absl::Status PrefixField(absl::string_view prefix, const absl::Status& status) {
   const bool message_names_field = absl::StartsWith(status.message(), details->field);
   details->field = absl::StrCat(prefix, details->field);
   const std::string message =
-      message_names_field ? absl::StrCat(prefix, status.message()) : std::string(status.message());
-  return MakeError(status.code(), message, *std::move(details));
+      message_names_field ? absl::StrCat(prefix, status.message()) : std::string{status.message()};
+  return MakeError(status.code(), message, *details);
 }
 
 }  // namespace longshore

@@ -20,13 +20,15 @@ struct ErrorDetails {
 };
 
 /// A status of `code` whose details travel with it.
-absl::Status MakeError(absl::StatusCode code, absl::string_view message, ErrorDetails details);
+absl::Status MakeError(absl::StatusCode code,
+                       absl::string_view message,
+                       const ErrorDetails& details);
 
 /// INVALID_ARGUMENT with reason INVALID_FIELD; the message starts with the field.
 template <typename... Parts>
 absl::Status InvalidField(absl::string_view field, const Parts&... parts) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, " ", parts...),
-                   {.reason = "INVALID_FIELD", .field = std::string(field), .metadata = {}});
+                   {.reason = "INVALID_FIELD", .field = std::string{field}, .metadata = {}});
 }
 
 /// UNIMPLEMENTED with reason NOT_IMPLEMENTED, for a value that the contract knows and this build
@@ -34,7 +36,7 @@ absl::Status InvalidField(absl::string_view field, const Parts&... parts) {
 template <typename... Parts>
 absl::Status NotImplemented(absl::string_view field, const Parts&... parts) {
   return MakeError(absl::StatusCode::kUnimplemented, absl::StrCat(field, " ", parts...),
-                   {.reason = "NOT_IMPLEMENTED", .field = std::string(field), .metadata = {}});
+                   {.reason = "NOT_IMPLEMENTED", .field = std::string{field}, .metadata = {}});
 }
 
 /// The details of a status from MakeError; nothing for any other.

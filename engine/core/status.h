@@ -23,12 +23,14 @@
 /// ASSIGN_OR_RETURN(auto x, F()): the value of F(), or an early return with its status.
 #define ASSIGN_OR_RETURN(lhs, expr) \
   LONGSHORE_ASSIGN_OR_RETURN_INNER(LONGSHORE_CONCAT(status_or_, __LINE__), lhs, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): tmp and lhs are declarations
 #define LONGSHORE_ASSIGN_OR_RETURN_INNER(tmp, lhs, expr) \
   auto tmp = (expr);                                     \
   if (!tmp.ok()) {                                       \
     return std::move(tmp).status();                      \
   }                                                      \
   lhs = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Ends the process when one of our own invariants is broken. Never used on input.
 #define LONGSHORE_CHECK(condition)                                                           \

@@ -41,7 +41,7 @@ absl::Status CheckFinite(absl::string_view field,
                        NameOf(stored_as), ", at position ", position, ", head ",
                        bad / tensor.shape[2], ", element ", bad % tensor.shape[2]),
           {.reason = "NON_FINITE",
-           .field = std::string(field),
+           .field = std::string{field},
            .metadata = {{"position", absl::StrCat(position)}}});
     }
   }

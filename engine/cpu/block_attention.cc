@@ -59,8 +59,11 @@ void BlockAttention::LoadQueries(int32_t kv_head, Scratch* scratch, float* out) 
   const auto id_of = [this](int64_t position) {
     return attend_.dense ? position : ids_.OfWindow(position);
   };
-  cpu::LoadQueries(args_.q, args_.shape, block_, {.first = 0, .stride = 1, .count = block_.rows},
-                   kv_head, id_of, 1.0F, scratch, out);
+  const QuerySource source{.q = args_.q,
+                           .shape = args_.shape,
+                           .block = block_,
+                           .rows = {.first = 0, .stride = 1, .count = block_.rows}};
+  cpu::LoadQueries(source, kv_head, id_of, scratch, out);
 }
 
 void BlockAttention::LoadTileAngles(int32_t tile, const TileBuffers& buffers) const {

@@ -69,16 +69,19 @@ class StageRun {
     const int64_t floats = int64_t{rows_} * shape_.head_dim;
     queries_ = scratch->Floats(int64_t{shape_.num_kv_heads} * rows_ * Depth());
     float* unsplit = bounds_ ? scratch->Floats(floats) : nullptr;
-    // Unrotated keys lack the factor that the table would have given them: it goes to the query.
-    const float angle_scale =
-        PruneKeysAreUnrotated(prune_.rope_style) ? block_.rope.attention_scaling : 1.0F;
+    const QuerySource source{.q = args_.q,
+                             .shape = shape_,
+                             .block = block_,
+                             .rows = query_rows_,
+                             .angle_scale = PruneKeysAreUnrotated(prune_.rope_style)
+                                                ? block_.rope.attention_scaling
+                                                : 1.0F};
     const auto id_of = [this](int64_t position) {
       return PruneQueryId(prune_.rope_style, position, block_.window_tokens);
     };
     for (int32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
       float* out = queries_ + int64_t{kv_head} * rows_ * Depth();
-      LoadQueries(args_.q, shape_, block_, query_rows_, kv_head, id_of, angle_scale, scratch,
-                  bounds_ ? unsplit : out);
+      LoadQueries(source, kv_head, id_of, scratch, bounds_ ? unsplit : out);
       if (bounds_) {
         SplitSigns(unsplit, rows_, shape_.head_dim, out);
       }

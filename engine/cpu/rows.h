@@ -24,51 +24,58 @@ void LoadAngles(const RopeRows& rope, int64_t first_id, int32_t count, float* co
 RowSource KeyRows(const KvView& kv, const KeyPiece& piece, int32_t kv_head);
 RowSource ValueRows(const KvView& kv, const KeyPiece& piece, int32_t kv_head);
 
-/// Rows of one query block for one KV head, rotated, rounded to kv_dtype, as fp32.
+/// Every stride-th row of a query block, from `first` on.
 struct QueryRows {
-  int32_t first = 0;   ///< row of the block
-  int32_t stride = 1;  ///< between rows
+  int32_t first = 0;
+  int32_t stride = 1;
   int32_t count = 0;
 };
 
-/// Turns the query heads that share `kv_head`, row by row, by the angle of each row's id.
+/// The query heads that share a KV head, in some rows of a block.
+struct QuerySource {
+  const TensorRef& q;  ///< [rows, num_heads, head_dim]
+  const AttentionShape& shape;
+  const QueryBlock& block;
+  QueryRows rows;
+  /// Multiplies the rotary dimensions: keys that are used unrotated lack the factor that
+  /// attention_scaling would have given them.
+  float angle_scale = 1.0F;
+};
+
+/// Queries turned by the angle of each row's id, rounded to kv_dtype, as fp32.
 ///
-/// `id_of(position)` is the rotary id. With `angle_scale` != 1 the rotary dimensions are scaled as
-/// well: keys that are used unrotated lack the factor that attention_scaling would have given them.
-///
-///   q    [rows, num_heads, head_dim]
-///   out  [count, group, head_dim]
+///   id_of(position)  the rotary id of a query
+///   out              [rows.count, group, head_dim]
 template <typename IdOf>
-void LoadQueries(const TensorRef& q,
-                 const AttentionShape& shape,
-                 const QueryBlock& block,
-                 const QueryRows& rows,
+void LoadQueries(const QuerySource& source,
                  int32_t kv_head,
                  IdOf id_of,
-                 float angle_scale,
                  Scratch* scratch,
                  float* out) {
+  const AttentionShape& shape = source.shape;
+  const RopeRows& rope = source.block.rope;
   const int32_t group = shape.GroupSize();
-  const int64_t head_bytes = shape.head_dim * SizeOf(q.dtype);
-  float* cos = scratch->Floats(block.rope.pairs);
-  float* sin = scratch->Floats(block.rope.pairs);
-  for (int32_t index = 0; index < rows.count; ++index) {
-    const int64_t row = rows.first + int64_t{index} * rows.stride;
-    const auto* first =
-        static_cast<const std::byte*>(q.data) +
-        ((block.first_row + row) * shape.num_heads + int64_t{kv_head} * group) * head_bytes;
-    const RowSource source{.first = first, .stride_bytes = head_bytes, .dtype = q.dtype};
-    LoadAngles(block.rope, id_of(block.first_position + row), 1, cos, sin);
-    for (int32_t pair = 0; angle_scale != 1.0F && pair < block.rope.pairs; ++pair) {
-      cos[pair] *= angle_scale;
-      sin[pair] *= angle_scale;
+  const int64_t head_bytes = shape.head_dim * SizeOf(source.q.dtype);
+  float* cos = scratch->Floats(rope.pairs);
+  float* sin = scratch->Floats(rope.pairs);
+  const TileRotation rotation{.angles = {.cos = cos, .sin = sin},
+                              .pairs = rope.pairs,
+                              .pairing = rope.pairing,
+                              .shared_angle = true};
+  for (int32_t index = 0; index < source.rows.count; ++index) {
+    const int64_t row = source.rows.first + int64_t{index} * source.rows.stride;
+    const int64_t head =
+        (source.block.first_row + row) * shape.num_heads + int64_t{kv_head} * group;
+    LoadAngles(rope, id_of(source.block.first_position + row), 1, cos, sin);
+    for (int32_t pair = 0; source.angle_scale != 1.0F && pair < rope.pairs; ++pair) {
+      cos[pair] *= source.angle_scale;
+      sin[pair] *= source.angle_scale;
     }
-    LoadRotatedRows(source, group, shape.head_dim,
-                    {.angles = {.cos = cos, .sin = sin},
-                     .pairs = block.rope.pairs,
-                     .pairing = block.rope.pairing,
-                     .shared_angle = true},
-                    shape.kv_dtype, out + int64_t{index} * group * shape.head_dim);
+    LoadRotatedRows({.first = static_cast<const std::byte*>(source.q.data) + head * head_bytes,
+                     .stride_bytes = head_bytes,
+                     .dtype = source.q.dtype},
+                    group, shape.head_dim, rotation, shape.kv_dtype,
+                    out + int64_t{index} * group * shape.head_dim);
   }
 }
 

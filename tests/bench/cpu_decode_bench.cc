@@ -90,8 +90,8 @@ class DecodeBench {
 };
 
 void Die(const absl::Status& status) {
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  std::exit(1);
+  std::fprintf(stderr, "%s\n", std::string{status.message()}.c_str());
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe): the only thread left
 }
 
 TensorRef Rows(std::vector<Bf16>* data, int64_t rows, int32_t heads) {
@@ -199,6 +199,7 @@ int Main(int64_t context, int32_t threads) {
   CycleSeconds(&bench, beyond, 1);
   bench.Step(dense);
   std::vector<double> dense_steps;
+  dense_steps.reserve(15);
   for (int32_t step = 0; step < 15; ++step) {
     dense_steps.push_back(bench.Step(dense));
   }
