@@ -50,6 +50,10 @@ absl::Status DeviceLostError(absl::string_view what) {
                     absl::StrCat("the device has failed; ", what));
 }
 
+std::string LogText(const absl::Status& status) {
+  return status.ToString(absl::StatusToStringMode::kWithNoExtraData);
+}
+
 google::rpc::Status ToRpcStatus(const absl::Status& status) {
   google::rpc::Status rpc;
   rpc.set_code(static_cast<int>(status.code()));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include <google/rpc/status.pb.h>
 #include <grpcpp/support/status.h>
 
@@ -27,6 +29,9 @@ absl::Status LoadingError();
 absl::Status DrainingError();
 /// UNAVAILABLE once the device has failed; `what` adds what that means for the call.
 absl::Status DeviceLostError(absl::string_view what);
+
+/// Code and message, for the log.
+std::string LogText(const absl::Status& status);
 
 /// An error as it goes over the wire, in band or as the end of a call: code, message, and details
 /// ErrorInfo (always), BadRequest (when a field is to blame), RetryInfo (where waiting helps).

@@ -11,6 +11,8 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
 
+#include "service/errors.h"
+
 namespace longshore {
 namespace {
 
@@ -61,7 +63,7 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   };
   options.on_device_lost = [on_device_lost =
                                 std::move(on_device_lost)](const absl::Status& status) {
-    spdlog::critical("the device has failed: {}", status.ToString());
+    spdlog::critical("the device has failed: {}", LogText(status));
     on_device_lost();
   };
   return options;

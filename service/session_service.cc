@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include <spdlog/spdlog.h>
+
 #include "service/convert_model.h"
 #include "service/convert_policy.h"
 #include "service/errors.h"
@@ -97,6 +99,8 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
         answer->set_session_id(session_id);
         *answer->mutable_policy() = PolicyToWire(spec->policy);
         answer->set_instance_id(instance_id_);
+        spdlog::info("session {} opened: {} layers, up to {} tokens", session_id,
+                     spec->model.num_layers, spec->max_tokens);
         return absl::OkStatus();
       });
 }
@@ -155,10 +159,13 @@ grpc::ServerUnaryReactor* SessionService::CloseSession(grpc::CallbackServerConte
                                                        grpc::ByteBuffer* response) {
   const auto call = std::make_shared<UnaryCall<v1::CloseSessionRequest, v1::CloseSessionResponse>>(
       Method::kCloseSession, RawCall{context, request, response}, metrics_);
-  return Queue(
-      call, queue_,
-      [](Engine& engine, const v1::CloseSessionRequest& asked,
-         v1::CloseSessionResponse* /*answer*/) { return engine.Close(asked.session_id()); });
+  return Queue(call, queue_,
+               [](Engine& engine, const v1::CloseSessionRequest& asked,
+                  v1::CloseSessionResponse* /*answer*/) -> absl::Status {
+                 RETURN_IF_ERROR(engine.Close(asked.session_id()));
+                 spdlog::info("session {} closed", asked.session_id());
+                 return absl::OkStatus();
+               });
 }
 
 }  // namespace longshore

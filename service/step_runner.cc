@@ -31,7 +31,7 @@ class Outcome {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
     metrics_->CountRequest(method_, status, elapsed.count());
     if (!status.ok()) {
-      spdlog::debug("{} refused: {}", longshore::NameOf(method_), status.ToString());
+      spdlog::debug("{} refused: {}", longshore::NameOf(method_), LogText(status));
     }
     done_(status);
   }

@@ -49,7 +49,7 @@ class UnaryCall {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
     metrics_->CountRequest(method_, status, elapsed.count());
     if (!status.ok()) {
-      spdlog::debug("{} refused: {}", NameOf(method_), status.ToString());
+      spdlog::debug("{} refused: {}", NameOf(method_), LogText(status));
     }
     Send(status);
   }

@@ -5,12 +5,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstring>
-#include <future>
 #include <random>
 #include <string>
-#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -19,20 +16,6 @@
 
 namespace longshore {
 namespace {
-
-using std::chrono::milliseconds;
-
-constexpr char kServing[] = "\x08\x01";     // grpc.health.v1.HealthCheckResponse{status: SERVING}
-constexpr char kNotServing[] = "\x08\x02";  // {status: NOT_SERVING}
-
-std::string Health(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
-  // HealthCheckRequest{service}
-  const std::string request =
-      service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
-  std::string response;
-  const grpc::Status status = RawCall(channel, "/grpc.health.v1.Health/Check", request, &response);
-  return status.ok() ? response : status.error_message();
-}
 
 // Writes bytes to the server's socket and hangs up.
 void SendGarbage(const Address& address, const std::string& bytes) {
@@ -44,29 +27,6 @@ void SendGarbage(const Address& address, const std::string& bytes) {
   EXPECT_GE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
   close(fd);
 }
-
-// A decode step that has begun and is held at the fake device.
-class HeldDecode {
- public:
-  HeldDecode(TestServer* server, FakeDevice* device) : device_(device), session_(server->Open()) {
-    device->Hold();
-    call_ = std::async(std::launch::async, [server, session = session_] {
-      v1::DecodeStepResponse response;
-      return server->Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &response);
-    });
-    device->AwaitHeld();
-  }
-  uint64_t session() const { return session_; }
-  grpc::Status Release() {
-    device_->Release();
-    return call_.get();
-  }
-
- private:
-  FakeDevice* device_;
-  uint64_t session_;
-  std::future<grpc::Status> call_;
-};
 
 TEST(Server, SaysWhatItIs) {
   TestServer server;
@@ -112,173 +72,6 @@ TEST(Server, ReflectionListsTheServices) {
         "longshore.v1.Regions", "grpc.health.v1.Health"}) {
     EXPECT_NE(answer.find(service), std::string::npos) << service;
   }
-}
-
-TEST(Server, HealthFollowsTheEngineAndTheDrain) {
-  FakeDevice device;
-  TestServer server(TestConfig(), &device);
-  EXPECT_EQ(Health(server.channel(), ""), kServing);
-  EXPECT_EQ(Health(server.channel(), "longshore.v1.Attention"), kServing);
-  HeldDecode held(&server, &device);
-  std::future<bool> drained = std::async(std::launch::async, [&] { return (*server).Drain(); });
-  for (int attempt = 0; attempt < 100 && Health(server.channel(), "") == kServing; ++attempt) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_EQ(Health(server.channel(), ""), kNotServing);
-  EXPECT_EQ(Health(server.channel(), "longshore.v1.Attention"), kNotServing);
-  EXPECT_TRUE(held.Release().ok());
-  EXPECT_TRUE(drained.get());
-}
-
-TEST(Server, BeforeTheEngineIsThereCallsAnswerLoading) {
-  FakeDevice device;
-  std::promise<void> gate;
-  const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-      TestConfig(),
-      [&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
-        gate.get_future().wait();
-        return std::make_unique<FakeBackend>(&device);
-      },
-      [] {});
-  ASSERT_TRUE(server.ok()) << server.status();
-  const auto channel =
-      grpc::CreateChannel((*server)->addresses()[0].ToString(), grpc::InsecureChannelCredentials());
-  EXPECT_EQ(Health(channel, ""), kNotServing);
-  grpc::ClientContext open_context;
-  v1::OpenSessionResponse opened;
-  WireError error = ErrorOf(
-      v1::Sessions::NewStub(channel)->OpenSession(&open_context, TestOpenRequest(), &opened));
-  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(error.reason, "LOADING");
-  EXPECT_TRUE(error.retry);
-  grpc::ClientContext info_context;
-  v1::GetServerInfoResponse info;
-  EXPECT_EQ(ErrorOf(v1::Server::NewStub(channel)->GetServerInfo(&info_context,
-                                                                v1::GetServerInfoRequest(), &info))
-                .reason,
-            "LOADING");
-  gate.set_value();
-  EXPECT_TRUE((*server)->WaitReady().ok());
-  EXPECT_EQ(Health(channel, ""), kServing);
-}
-
-TEST(Server, AFullQueueAnswersAtOnce) {
-  FakeDevice device;
-  Config config = TestConfig();
-  config.max_queued_calls = 1;
-  TestServer server(config, &device);
-  HeldDecode held(&server, &device);
-  // Of two calls one finds the only place taken; the other waits.
-  std::array<std::future<grpc::Status>, 2> calls;
-  for (std::future<grpc::Status>& call : calls) {
-    call = std::async(std::launch::async, [&] {
-      v1::DecodeStepResponse response;
-      return server.Decode(TestStep<v1::DecodeStepRequest>(held.session(), 1, 1), &response);
-    });
-  }
-  while (calls[0].wait_for(milliseconds(1)) != std::future_status::ready) {
-    std::swap(calls[0], calls[1]);
-  }
-  const WireError error = ErrorOf(calls[0].get());
-  EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(error.reason, "QUEUE_FULL");
-  EXPECT_TRUE(error.retry);
-  EXPECT_TRUE(held.Release().ok());
-  EXPECT_TRUE(calls[1].get().ok());
-}
-
-TEST(Server, ACallWhoseDeadlinePassesInTheQueueChangesNothing) {
-  FakeDevice device;
-  TestServer server(TestConfig(), &device);
-  HeldDecode held(&server, &device);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + milliseconds(20));
-  v1::DecodeStepResponse response;
-  EXPECT_EQ(
-      server.attention()
-          .DecodeStep(&context, TestStep<v1::DecodeStepRequest>(held.session(), 1, 1), &response)
-          .error_code(),
-      grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(held.Release().ok());
-  EXPECT_EQ(server.Describe(held.session()).layer_tokens(0), 1);
-  EXPECT_EQ(device.appends(), 1);
-}
-
-TEST(Server, ACallThatIsCancelledAfterItBeganCommits) {
-  FakeDevice device;
-  TestServer server(TestConfig(), &device);
-  const uint64_t session = server.Open();
-  device.Hold();
-  grpc::ClientContext context;
-  std::future<grpc::Status> call = std::async(std::launch::async, [&] {
-    v1::DecodeStepResponse response;
-    return server.attention().DecodeStep(&context, TestStep<v1::DecodeStepRequest>(session, 0, 1),
-                                         &response);
-  });
-  device.AwaitHeld();
-  context.TryCancel();
-  EXPECT_EQ(call.get().error_code(), grpc::StatusCode::CANCELLED);
-  device.Release();
-  v1::DecodeStepResponse replayed;
-  EXPECT_TRUE(server.Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &replayed).ok());
-  EXPECT_EQ(server.Describe(session).layer_tokens(0), 1);
-}
-
-TEST(Server, DrainRefusesNewCallsAndFinishesOldOnes) {
-  FakeDevice device;
-  TestServer server(TestConfig(), &device);
-  HeldDecode held(&server, &device);
-  std::future<bool> drained = std::async(std::launch::async, [&] { return (*server).Drain(); });
-  WireError error;
-  for (int attempt = 0; attempt < 100 && error.reason != "DRAINING"; ++attempt) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + milliseconds(20));
-    v1::ListSessionsResponse response;
-    error = ErrorOf(server.sessions().ListSessions(&context, v1::ListSessionsRequest(), &response));
-  }
-  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(error.reason, "DRAINING");
-  EXPECT_TRUE(error.retry);
-  EXPECT_TRUE(held.Release().ok());
-  EXPECT_TRUE(drained.get());
-}
-
-TEST(Server, DrainDoesNotWaitForEver) {
-  FakeDevice device;
-  Config config = TestConfig();
-  config.drain_limit = milliseconds(50);
-  TestServer server(config, &device);
-  HeldDecode held(&server, &device);
-  EXPECT_FALSE((*server).Drain());
-  EXPECT_NE(access(config.listen[0].unix_path.c_str(), F_OK), 0) << "its socket is gone";
-  EXPECT_TRUE(held.Release().ok());
-}
-
-TEST(Server, AnIdleStreamDoesNotHoldUpTheDrain) {
-  TestServer server;
-  grpc::ClientContext context;
-  const auto stream = server.attention().StreamSteps(&context);
-  stream->Write(v1::StreamStepsRequest());
-  v1::StreamStepsResponse answer;
-  EXPECT_TRUE(stream->Read(&answer));
-  EXPECT_TRUE((*server).Drain());
-  EXPECT_FALSE(stream->Finish().ok());
-}
-
-TEST(Server, ALostDeviceEndsEverything) {
-  FakeDevice device;
-  TestServer server(TestConfig(), &device);
-  const uint64_t session = server.Open();
-  device.FailWaits(absl::InternalError("an address of ours: /secret 0x1234"));
-  v1::DecodeStepResponse response;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const WireError error =
-        ErrorOf(server.Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &response));
-    EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
-    EXPECT_EQ(error.reason, "DEVICE_LOST");
-    EXPECT_EQ(error.message.find("secret"), std::string::npos) << error.message;
-  }
-  EXPECT_TRUE(server.device_lost);
 }
 
 TEST(Server, GarbageOnTheSocketHarmsNobody) {
