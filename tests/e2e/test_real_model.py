@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 
@@ -38,8 +37,9 @@ def test_dense_gives_the_tokens_of_local_attention(daemon, model, document, prom
 
 
 def test_standard_finds_a_passkey_beyond_the_trained_length(daemon, model) -> None:
-    length, depth = 12288, random.choice([0.1, 0.3, 0.5, 0.7, 0.9])
-    key = random.randrange(10000, 99999)
+    # The hardest place: a needle that lies inside the trained length and is asked for from beyond it.
+    # tests/bench/passkey.py draws keys and depths; a test repeats.
+    length, depth, key = 12288, 0.5, 20817
     assert length > model.shape.rope.trained_length
     prompts = Prompts(model.tokenizer, length, [depth])
     attention = DaemonAttention.connect(
