@@ -28,7 +28,7 @@ enum class RopeStyle : uint8_t {
 /// Where the styles for beyond the trained length begin, in a session that may grow past it.
 enum class Extension : uint8_t {
   kAtTrainedLength,  ///< at the first query block that passes it
-  kFromStart,        ///< at the first token, and no block is dense: one regime for the whole session
+  kFromStart,  ///< at the first token, and no block is dense: one regime for the whole session
 };
 
 /// What happens between the sink and the window.

@@ -24,6 +24,11 @@ AttentionPolicy DenseBelow(int64_t tokens) {
   return policy;
 }
 
+AttentionPolicy ExtendedFromStart(AttentionPolicy policy) {
+  policy.extension = Extension::kFromStart;
+  return policy;
+}
+
 AttentionPolicy ThreeStages() {
   AttentionPolicy policy = SmallStandard();
   LayerPolicy layers = policy.decode.rest;
@@ -146,6 +151,26 @@ std::vector<ConformanceCase> Lengths() {
        .model = TrainedTo(kTrained),
        .policy = DenseBelow(8192),
        .steps = across},
+      {.name = "ExtendedFromStart",
+       .model = TrainedTo(kTrained),
+       .policy = ExtendedFromStart(DenseBelow(8192)),
+       .steps = across},
+      {.name = "ExtendedFromStartFromNothing",
+       .model = TrainedTo(kTrained),
+       .policy = ExtendedFromStart(SmallStandard()),
+       .steps = {{StepKind::kDecode, 1, 3},
+                 {StepKind::kPrefill, 190},
+                 {StepKind::kPrefill, 300},
+                 {StepKind::kDecode, 1, 30}}},
+      {.name = "ExtendedFromStartButFits",
+       .model = TrainedTo(604),
+       .policy = ExtendedFromStart(DenseBelow(520)),
+       .steps = across},
+      {.name = "ExtendedFromStartStreaming",
+       .model = TrainedTo(kTrained),
+       .policy = ExtendedFromStart(SmallStreaming()),
+       .steps = across,
+       .prunes = false},
       {.name = "RelativeWithin",
        .policy = WithPruningRope(RopeStyle::kRelative, RopeStyle::kRelative)},
       {.name = "TruePositionsBeyond",

@@ -225,6 +225,12 @@ TEST(CallSequence, StandardAcrossTheTrainedLengthIsWhatTheOracleSays) {
   RunSequence(QuickStandard(330), 400, 260);
 }
 
+TEST(CallSequence, StandardExtendedFromTheStartIsWhatTheOracleSays) {
+  AttentionPolicy policy = QuickStandard(330);
+  policy.extension = Extension::kFromStart;
+  RunSequence(policy, 400, 260);
+}
+
 TEST(CallSequence, OneStageIsWhatTheOracleSays) { RunSequence(OneStage(4, 64, 3), 350, 260); }
 
 TEST(CallSequence, StreamingIsWhatTheOracleSays) { RunSequence(SmallStreaming(), 400, 160); }

@@ -95,6 +95,35 @@ TEST(Engine, RefusesMoreSessionsThanItMayHave) {
   EXPECT_NE(*third, first) << "ids are not used again";
 }
 
+TEST(Engine, LimitsTheRowsOfACall) {
+  EngineOptions options;
+  options.pool_bytes = kSlab;
+  options.max_rows_per_prefill = 100;
+  options.max_rows_per_decode_item = 3;
+  options.max_items_per_call = 2;
+  const auto engine = *Create(options);
+  const ModelShape model = TestModel();
+  std::vector<CallPart> parts(3);
+  Random random;
+  for (CallPart& part : parts) {
+    part.session_id = *engine->Open(TestSpec(model, SmallDense(), 500));
+    part.rows = RandomTokens(model, 51, ValueKind::kIntegers, &random);
+  }
+  const auto message = [&](StepKind kind, size_t items) {
+    const auto output = RunCall(engine.get(), kind, 0, std::span(parts).first(items));
+    return output.ok() ? "" : std::string(output.status().message());
+  };
+  for (const StepKind kind : {StepKind::kPrefill, StepKind::kAppend}) {
+    EXPECT_EQ(message(kind, 2), "items have 102 rows, the limit is 100");
+    EXPECT_EQ(message(kind, 3), "items has 3 entries, the limit is 2");
+  }
+  EXPECT_EQ(message(StepKind::kDecode, 1), "items[0].rows 51 is not in 1..3");
+  parts[0].rows = RandomTokens(model, 101, ValueKind::kIntegers, &random);
+  EXPECT_EQ(message(StepKind::kPrefill, 1), "items[0].rows 101 is not in 1..100");
+  parts[0].rows = parts[1].rows = RandomTokens(model, 3, ValueKind::kIntegers, &random);
+  EXPECT_EQ(message(StepKind::kDecode, 2), "") << "a decode has no limit besides its items'";
+}
+
 TEST(Engine, DescribesItsSessions) {
   const auto engine = MakeTestEngine();
   ModelShape model = TestModel();

@@ -233,6 +233,26 @@ TEST(PlanItem, ShortContextsAreDenseAndLeaveNoMask) {
   EXPECT_TRUE(plan.mask.valid);
 }
 
+TEST(PlanItem, SessionsThatMayPassTheTrainedLengthCanBeExtendedFromTheStart) {
+  AttentionPolicy policy = SmallStandard();
+  policy.extension = Extension::kFromStart;
+  policy.dense_below_tokens = 8192;
+  ItemState state = StateAt(policy, Phase::kDecode, 0, 1);
+  state.trained_tokens = 4096;
+  state.max_tokens = 4097;
+  EXPECT_TRUE(PlanItem(state).blocks[0].beyond);
+  EXPECT_EQ(PlanItem(state).blocks[0].middle, Middle::kStages);
+  EXPECT_TRUE(PlanItem(state).mask.beyond);
+  state.position = 4096;  // nothing changes at the trained length
+  state.mask = MaskAt(4095, 4095, 3904);
+  state.mask.beyond = true;
+  EXPECT_TRUE(PlanItem(state).blocks[0].beyond);
+  state.max_tokens = 4096;  // a session that fits is as if it were not extended
+  state.position = 0;
+  EXPECT_FALSE(PlanItem(state).blocks[0].beyond);
+  EXPECT_EQ(PlanItem(state).blocks[0].middle, Middle::kDense);
+}
+
 TEST(PlanItem, MasksOfOtherStagesDoNotCarryOver) {
   AttentionPolicy policy = SmallStandard();
   policy.prefill = OneStage(8, 64, 4).prefill;
@@ -292,6 +312,13 @@ TEST(PlanSummaries, CoverWhatEachStyleReads) {
   EXPECT_TRUE(plan(1000, 1001).unrotated);
   EXPECT_EQ(plan(1000, 1001).rotated_below, 1000);
   EXPECT_EQ(plan(kNoLimit, 5000).rotated_below, 5000);
+
+  policy.extension = Extension::kFromStart;  // one regime: one kind
+  EXPECT_TRUE(plan(1000, 5000).unrotated);
+  EXPECT_EQ(plan(1000, 5000).rotated_below, 0);
+  EXPECT_FALSE(plan(1000, 1000).unrotated);
+  EXPECT_EQ(plan(1000, 1000).rotated_below, 1000);
+  policy.extension = Extension::kAtTrainedLength;
 
   for (PhasePolicy* phase : {&policy.prefill, &policy.decode}) {
     phase->rest.stages[0].rope = {.within_trained = RopeStyle::kRelative,

@@ -35,6 +35,7 @@ TEST(Presets, StandardIsWhatTheDesignSays) {
   EXPECT_EQ(policy.query_block, 64);
   EXPECT_EQ(policy.query_stride, 4);
   EXPECT_EQ(policy.dense_below_tokens, 8192);
+  EXPECT_EQ(policy.extension, Extension::kFromStart);
   EXPECT_EQ(policy.attention_rope.within_trained, RopeStyle::kTruePositions);
   EXPECT_EQ(policy.attention_rope.beyond_trained, RopeStyle::kStreaming);
   EXPECT_TRUE(policy.prefill == policy.decode);

@@ -122,6 +122,21 @@ TEST_F(ReplayTest, OutputsThatAreWantedMayDiffer) {
   EXPECT_EQ(output->layer_tokens, std::vector<int64_t>{501});
 }
 
+// A replay is known by position, rows and id: what it brings as keys and values is not looked at.
+TEST_F(ReplayTest, KeysAndValuesStayAsTheyWereFirstSent) {
+  Step(StepKind::kAppend, 500);
+  const StepOutput output = Step(StepKind::kDecode, 3);
+  CallPart again{.session_id = subject_.id(),
+                 .position = 500,
+                 .append_id = 2,
+                 .rows = RandomTokens(model_, 3, ValueKind::kGaussian, &random_)};
+  again.rows.q = Slice(model_, rows_, 500, 503).q;
+  const auto replayed = RunCall(engine_.get(), StepKind::kDecode, 0, {&again, 1});
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_TRUE(IsSameBits(replayed->parts[0], output));
+  Step(StepKind::kDecode, 1);
+}
+
 TEST_F(ReplayTest, AnythingElseAtATakenPositionIsAConflict) {
   Step(StepKind::kAppend, 500);
   Step(StepKind::kDecode, 3);  // append id 2

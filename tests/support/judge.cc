@@ -36,6 +36,8 @@ double RoundingOf(DType query_dtype) {
   }
 }
 
+constexpr int64_t kAlwaysBeyond = -1;  // every position is past this trained length
+
 constexpr double kLargestOutput = 5.0;  // of Gaussian values
 
 std::vector<double> Rounded(const std::vector<double>& values, DType sent, DType stored) {
@@ -80,7 +82,11 @@ Judge::Judge(Engine* engine, SessionSpec spec, const Strictness& strictness)
       policy_(spec.policy),
       strictness_(strictness) {
   for (int32_t layer = 0; layer < model_.num_layers; ++layer) {
-    const oracle::Model model = OracleModel(model_, layer);
+    oracle::Model model = OracleModel(model_, layer);
+    if (policy_.extension == Extension::kFromStart &&
+        spec.max_tokens > model_.TrainedTokens(layer)) {
+      model.rope.trained_tokens = kAlwaysBeyond;
+    }
     const oracle::Policy decode = OraclePolicy(policy_, Phase::kDecode, layer);
     JudgedLayer judged{.decode = {model, decode, layer}, .prefill = {}, .bare = {}, .selected = {}};
     if (!(policy_.Of(Phase::kPrefill, layer) == policy_.Of(Phase::kDecode, layer))) {
