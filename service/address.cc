@@ -33,7 +33,7 @@ absl::StatusOr<Address> ParseUnix(absl::string_view text) {
     return Invalid(
         text, absl::StrCat("has a path of ", path.size(), " bytes, the limit is ", kMaxPathBytes));
   }
-  return Address{.unix_path = std::string(path), .host = {}, .port = 0};
+  return Address{.unix_path = std::string{path}, .host = {}, .port = 0};
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) {
     return Invalid(text, "has [ without ]");
   }
-  address.host = std::string(host);
+  address.host = std::string{host};
   if (address.host.empty()) {
     return Invalid(text, "has no host, as in 127.0.0.1:50051");
   }

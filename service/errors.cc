@@ -34,7 +34,7 @@ ErrorDetails DetailsOrCode(const absl::Status& status) {
 absl::Status MakeReason(absl::StatusCode code,
                         absl::string_view reason,
                         absl::string_view message) {
-  return MakeError(code, message, {.reason = std::string(reason), .field = {}, .metadata = {}});
+  return MakeError(code, message, {.reason = std::string{reason}, .field = {}, .metadata = {}});
 }
 
 absl::Status LoadingError() {

@@ -28,7 +28,7 @@ struct GivenText {
 };
 
 bool AbslParseFlag(absl::string_view text, GivenText* flag, std::string* /*error*/) {
-  *flag = {.given = true, .text = std::string(text)};
+  *flag = {.given = true, .text = std::string{text}};
   return true;
 }
 
@@ -108,7 +108,7 @@ void SetUp() {
   usage.contains_helpshort_flags = usage.contains_help_flags;
   usage.normalize_filename = [](absl::string_view file) {
     const size_t start = file.rfind("service/");
-    return std::string(file.substr(start == absl::string_view::npos ? 0 : start));
+    return std::string{file.substr(start == absl::string_view::npos ? 0 : start)};
   };
   absl::SetFlagsUsageConfig(usage);
 }
@@ -118,7 +118,7 @@ void ApplyFlags(config::DaemonConfig* config) {
     config->clear_listen();
     for (const absl::string_view address :
          absl::StrSplit(listen.text, ',', absl::SkipWhitespace())) {
-      config->add_listen(std::string(address));
+      config->add_listen(std::string{address});
     }
   }
   if (absl::GetFlag(FLAGS_allow_remote)) {

@@ -82,7 +82,7 @@ void ForwardGrpcLog(gpr_log_func_args* line) {
 }
 
 int CannotStart(const absl::Status& status) {
-  std::fprintf(stderr, "longshored: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "longshored: %s\n", std::string{status.message()}.c_str());
   return kExitCannotStart;
 }
 
