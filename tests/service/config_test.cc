@@ -1,5 +1,7 @@
 #include "service/config.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -10,7 +12,8 @@ namespace longshore {
 namespace {
 
 std::string WriteFile(const std::string& name, const std::string& text) {
-  std::string path = ::testing::TempDir() + name;
+  // ctest runs each case in a process of its own, several at a time.
+  std::string path = absl::StrCat(::testing::TempDir(), getpid(), "_", name);
   std::ofstream(path) << text;
   return path;
 }
