@@ -6,7 +6,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-QUESTION="${1:-Who wrote the Debian Administrator's Handbook, and what is it about?}"
+QUESTION="${1:-For which space station was Debian selected as the operating system of choice?}"
 SOCKET="$LONGSHORE_CACHE/longshored.sock"
 LOG="$LONGSHORE_CACHE/longshored.log"
 METRICS=127.0.0.1:9464
