@@ -1,18 +1,14 @@
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "engine/call_check.h"
 #include "engine/core/math.h"
+#include "engine/core/stopwatch.h"
 #include "engine/engine.h"
 #include "engine/group_run.h"
 
 namespace longshore {
 namespace {
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 Phase PhaseOf(StepKind kind) {
   return kind == StepKind::kPrefill ? Phase::kPrefill : Phase::kDecode;
@@ -153,7 +149,7 @@ absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
 absl::Status Engine::Wait(const StepTicket& ticket) { return backend_->Wait(ticket.fence); }
 
 absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   AppendArgs args;
   args.shape = AttentionShapeOf(work[0].session->spec.model);
   std::vector<AppendItem> items;
@@ -178,7 +174,7 @@ absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepT
   if (!items.empty()) {
     RETURN_IF_ERROR(backend_->Append(args));
   }
-  trace->append_seconds = SecondsSince(start);
+  trace->append_seconds = stopwatch.Seconds();
   return absl::OkStatus();
 }
 

@@ -1,16 +1,11 @@
 #include "engine/group_run.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "engine/core/stopwatch.h"
 
 namespace longshore {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Stage `stage` of block `index`.
 PruneBlock StageOf(const GroupRun& run, size_t index, size_t stage) {
@@ -29,7 +24,7 @@ PruneBlock StageOf(const GroupRun& run, size_t index, size_t stage) {
 }
 
 absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepTrace* trace) {
-  const Clock::time_point start = Clock::now();
+  const Stopwatch stopwatch;
   std::vector<PruneBlock> stale;
   for (size_t index = 0; index < run.blocks.size(); ++index) {
     const BlockPlan& plan = run.blocks[index];
@@ -54,12 +49,12 @@ absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepT
   args.blocks = stale;
   args.q = run.call->q;
   RETURN_IF_ERROR(backend->Prune(args));
-  trace->stage_seconds[stage] += SecondsSince(start);
+  trace->stage_seconds[stage] += stopwatch.Seconds();
   return absl::OkStatus();
 }
 
 absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) {
-  const Clock::time_point start = Clock::now();
+  const Stopwatch stopwatch;
   std::vector<AttendBlock> blocks;
   for (size_t index = 0; index < run.blocks.size(); ++index) {
     const BlockPlan& plan = run.blocks[index];
@@ -85,7 +80,7 @@ absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) 
   args.log_sum_exp = static_cast<float*>(run.call->log_sum_exp.data);
   args.sink_logits = run.sink_logits;
   RETURN_IF_ERROR(backend->Attend(args));
-  trace->attend_seconds += SecondsSince(start);
+  trace->attend_seconds += stopwatch.Seconds();
   return absl::OkStatus();
 }
 
