@@ -27,6 +27,7 @@ TEST_P(ConformanceTest, MatchesTheOracle) {
   Judge judge(engine.get(), TestSpec(test.model, test.policy, tokens), strictness);
   Random random;
   std::vector<TokenRows> rows;
+  rows.reserve(static_cast<size_t>(test.model.num_layers));
   for (int32_t layer = 0; layer < test.model.num_layers; ++layer) {
     rows.push_back(RandomTokens(test.model, tokens, test.values, &random));
   }

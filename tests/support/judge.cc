@@ -76,7 +76,7 @@ Strictness StrictnessOf(const ModelShape& model, double logit_size) {
           .score = storage.score * logit_size};
 }
 
-Judge::Judge(Engine* engine, SessionSpec spec, const Strictness& strictness)
+Judge::Judge(Engine* engine, const SessionSpec& spec, const Strictness& strictness)
     : session_(engine, spec),
       model_(session_.model()),
       policy_(spec.policy),

@@ -37,7 +37,7 @@ Strictness StrictnessOf(const ModelShape& model, double logit_size = 1.0);
 /// Strictness::score of the last place; what follows is then judged from the engine's choice.
 class Judge {
  public:
-  Judge(Engine* engine, SessionSpec spec, const Strictness& strictness);
+  Judge(Engine* engine, const SessionSpec& spec, const Strictness& strictness);
 
   void Append(const TokenRows& rows, int32_t layer = 0);
   /// The outputs of all rows, as the engine gave them.
