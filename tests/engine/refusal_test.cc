@@ -1,64 +1,14 @@
 // A call that fails changes nothing: not the session, not the pool, not the mask, not what comes
-// next.
+// next. Wrong values: refusal_values_test.cc; a full pool: pool_full_test.cc.
+
+#include "tests/engine/refusal_test.h"
 
 #include <cmath>
-#include <functional>
-#include <limits>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "engine/core/error.h"
-#include "tests/support/engine_session.h"
-#include "tests/support/host_tensor.h"
-#include "tests/support/test_model.h"
 
 namespace longshore {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kMaxTokens = 520;
-constexpr int64_t kContext = 500;
-
-ModelShape HalfModel() {
-  ModelShape model = TestModel(4, 2);
-  model.query_dtype = DType::kF32;
-  model.kv_dtype = DType::kF16;
-  return model;
-}
-
-// A decode call of three rows that would succeed, to be spoilt.
-struct SpoiltCall {
-  std::vector<StepItem> items;
-  std::vector<double> q, k, v;
-  HostTensor out;
-  HostTensor log_sum_exp;
-  StepCall call;
-
-  SpoiltCall(const ModelShape& model, uint64_t session_id, int64_t position)
-      : out(model.query_dtype, {3, model.num_heads, model.head_dim}),
-        log_sum_exp(DType::kF32, {3, model.num_heads}) {
-    Random random(99);
-    const TokenRows rows = RandomTokens(model, 3, ValueKind::kGaussian, &random);
-    q = rows.q;
-    k = rows.k;
-    v = rows.v;
-    items = {{.session_id = session_id, .position = position, .rows = 3, .append_id = 77}};
-  }
-};
-
-// What is wrong, how it is spoilt, and what the error must say. `spoil_values` runs before the
-// values are rounded to their dtypes, `spoil_call` after.
-struct Refusal {
-  std::string name;
-  std::function<void(SpoiltCall*)> spoil_values = [](SpoiltCall*) {};
-  std::function<void(SpoiltCall*)> spoil_call = [](SpoiltCall*) {};
-  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
-  std::string reason = "INVALID_FIELD";
-  std::string field;
-  std::string message;
-};
 
 std::vector<Refusal> SpoiltItems() {
   using absl::StatusCode;
@@ -176,94 +126,6 @@ std::vector<Refusal> SpoiltTensors() {
   return refusals;
 }
 
-// NaN and infinity in every input, and a value that KV storage cannot hold.
-std::vector<Refusal> SpoiltValues() {
-  struct Input {
-    std::string name;
-    std::vector<double> SpoiltCall::*values;
-    int64_t heads;
-  };
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  std::vector<Refusal> refusals;
-  for (const Input& of : {Input{"q", &SpoiltCall::q, 4}, Input{"k", &SpoiltCall::k, 2},
-                          Input{"v", &SpoiltCall::v, 2}}) {
-    for (const double value : {std::nan(""), kInfinity, -kInfinity, 7e4}) {
-      refusals.push_back(
-          {.name = of.name + " holds " + std::to_string(value),
-           .spoil_values =
-               [=](SpoiltCall* spoilt) {
-                 // Row 1, last head, element 5.
-                 const auto index = static_cast<size_t>((2 * of.heads - 1) * 64 + 5);
-                 (spoilt->*of.values)[index] = value;
-               },
-           .reason = "NON_FINITE",
-           .field = of.name,
-           .message = "at position 501, head " + std::to_string(of.heads - 1) + ", element 5"});
-    }
-  }
-  return refusals;
-}
-
-class RefusalTest : public ::testing::Test {
- protected:
-  RefusalTest()
-      : model_(HalfModel()),
-        engine_(MakeTestEngine()),
-        subject_(engine_.get(), TestSpec(model_, SmallStandard(), kMaxTokens)),
-        twin_(engine_.get(), TestSpec(model_, SmallStandard(), kMaxTokens)) {
-    Random random;
-    Both(StepKind::kAppend, RandomTokens(model_, kContext - 1, ValueKind::kGaussian, &random));
-    Both(StepKind::kDecode, RandomTokens(model_, 1, ValueKind::kGaussian, &random));
-  }
-
-  void Both(StepKind kind, const TokenRows& rows) {
-    const auto output = subject_.Run(kind, rows);
-    const auto expected = twin_.Run(kind, rows);
-    ASSERT_TRUE(output.ok() && expected.ok());
-    EXPECT_TRUE(IsSameBits(*output, *expected));
-  }
-
-  void Expect(const Refusal& refusal) {
-    SCOPED_TRACE(refusal.name);
-    const SessionState before = StateOf(*engine_, subject_.id());
-    SpoiltCall spoilt(model_, subject_.id(), kContext);
-    refusal.spoil_values(&spoilt);
-    const int64_t width = model_.head_dim;
-    // In fp32, which fp16 storage has to convert: values that do not fit are seen.
-    HostTensor q(DType::kF32, {3, model_.num_heads, width}, spoilt.q);
-    HostTensor k(DType::kF32, {3, model_.num_kv_heads, width}, spoilt.k);
-    HostTensor v(DType::kF32, {3, model_.num_kv_heads, width}, spoilt.v);
-    spoilt.call.q = q.Ref();
-    spoilt.call.k = k.Ref();
-    spoilt.call.v = v.Ref();
-    spoilt.call.out = spoilt.out.Ref();
-    spoilt.call.log_sum_exp = spoilt.log_sum_exp.Ref();
-    refusal.spoil_call(&spoilt);
-    spoilt.call.items = spoilt.items;
-    const absl::Status status = engine_->Submit(spoilt.call).status();
-    EXPECT_EQ(status.code(), refusal.code) << status;
-    const auto details = DetailsOf(status);
-    ASSERT_TRUE(details.has_value()) << status;
-    EXPECT_EQ(details->reason, refusal.reason);
-    EXPECT_EQ(details->field, refusal.field);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(refusal.message));
-    EXPECT_TRUE(StateOf(*engine_, subject_.id()) == before) << "the refused call changed something";
-  }
-
-  // The refused calls left no trace: what comes next is what it would have been.
-  void ExpectNothingChanged() {
-    Random random(2);
-    Both(StepKind::kDecode, RandomTokens(model_, 1, ValueKind::kGaussian, &random));
-    Both(StepKind::kDecode, RandomTokens(model_, 15, ValueKind::kGaussian, &random));
-    Both(StepKind::kPrefill, RandomTokens(model_, 4, ValueKind::kGaussian, &random));
-  }
-
-  ModelShape model_;
-  std::unique_ptr<Engine> engine_;
-  EngineSession subject_;
-  EngineSession twin_;
-};
-
 TEST_F(RefusalTest, OfItemsChangesNothing) {
   for (const Refusal& refusal : SpoiltItems()) {
     Expect(refusal);
@@ -273,13 +135,6 @@ TEST_F(RefusalTest, OfItemsChangesNothing) {
 
 TEST_F(RefusalTest, OfTensorsChangesNothing) {
   for (const Refusal& refusal : SpoiltTensors()) {
-    Expect(refusal);
-  }
-  ExpectNothingChanged();
-}
-
-TEST_F(RefusalTest, OfValuesChangesNothing) {
-  for (const Refusal& refusal : SpoiltValues()) {
     Expect(refusal);
   }
   ExpectNothingChanged();
@@ -326,48 +181,6 @@ TEST_F(RefusalTest, OfMixedModelsNamesBoth) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("has another model shape than items[0].session_id"));
   ExpectNothingChanged();
-}
-
-// One slab of 8 MiB holds 128 pages of this model.
-TEST(PoolFull, RefusesTheCallAndKeepsWhatIsThere) {
-  const auto engine = MakeTestEngine("cpu", 1, int64_t{8} << 20);
-  const ModelShape model = TestModel(2, 2);
-  SessionSpec spec = TestSpec(model, SmallStandard(), 100 * 64);
-  spec.overcommit = true;
-  EngineSession first(engine.get(), spec);
-  EngineSession second(engine.get(), spec);
-  Random random;
-  const TokenRows rows = RandomTokens(model, 100 * 64, ValueKind::kIntegers, &random);
-  first.Append(Slice(model, rows, 0, 100 * 64));
-  second.Append(Slice(model, rows, 0, 27 * 64 + 40));  // the last page is half full
-  const SessionState before_first = StateOf(*engine, first.id());
-  const SessionState before = StateOf(*engine, second.id());
-  EXPECT_EQ(before.pool_free_bytes, 0);
-  const auto status =
-      second.Run(StepKind::kPrefill, Slice(model, rows, 0, 25)).status();  // one token too many
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(DetailsOf(status)->reason, "POOL_FULL");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("0 bytes free, 65536 are needed"));
-  // Of two items that both need a page neither gets one.
-  ASSERT_TRUE(engine->Truncate(first.id(), 99 * 64).ok());
-  const SessionState freed = StateOf(*engine, first.id());
-  std::vector<CallPart> parts(2);
-  parts[0] = {.session_id = first.id(),
-              .position = 99 * 64,
-              .append_id = 50,
-              .rows = Slice(model, rows, 0, 30)};
-  parts[1] = {.session_id = second.id(),
-              .position = 27 * 64 + 40,
-              .append_id = 50,
-              .rows = Slice(model, rows, 0, 30)};
-  EXPECT_EQ(RunCall(engine.get(), StepKind::kPrefill, 0, parts).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(StateOf(*engine, first.id()) == freed);
-  EXPECT_EQ(StateOf(*engine, second.id()).layer_tokens, before.layer_tokens);
-  EXPECT_EQ(freed.page_bytes_used, before_first.page_bytes_used - 65536);
-  second.Decode(Slice(model, rows, 0, 24));  // fits into the page that is there
-  second.Decode(Slice(model, rows, 0, 1));   // and into the one that was freed
-  EXPECT_EQ(StateOf(*engine, second.id()).pool_free_bytes, 0);
 }
 
 }  // namespace
