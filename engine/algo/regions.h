@@ -39,12 +39,8 @@ HD inline int64_t RefreshTick(int64_t position, int32_t layer, int32_t refresh_s
   return (position + layer) / refresh_steps;
 }
 
-/// Whether row `row` of a block of `rows` is scored: every stride-th, counted back from the last.
-HD inline bool IsScoredRow(int32_t row, int32_t rows, int32_t query_stride) {
-  return (rows - 1 - row) % query_stride == 0;
-}
-
-/// First scored row and their number, for IsScoredRow.
+/// Of a block's `rows` rows every stride-th is scored, counted back from the last: the first one,
+/// and how many there are.
 HD inline int32_t FirstScoredRow(int32_t rows, int32_t query_stride) {
   return (rows - 1) % query_stride;
 }

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(32) DecisionsKernel(const __grid_constant__ De
   const Regions regions = SplitRegions(args.position, 256, 1024, 64);
   const AttendIds ids = MakeAttendIds(args.style, regions, 2048);
   const auto* key = reinterpret_cast<const Bf16*>(args.kv.Keys(regions.sink_end));
-  args.out[0] = ScaledScore(ToFloat(key[threadIdx.x]), 0.125F, 30.0F);
+  args.out[0] = RanksBefore(ToFloat(key[threadIdx.x]), 8, 0.125F, 16) ? 1.0F : 0.0F;
   args.out[1] =
       static_cast<float>(ids.OfWindow(args.position) + ids.OfSelected(5, 3) + ids.OfSink(1));
   args.out[2] = static_cast<float>(PruneQueryId(args.style, args.position, 1024) +
