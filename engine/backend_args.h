@@ -118,7 +118,8 @@ struct PruneArgs {
 struct AttendBlock {
   QueryBlock block;
   RopeStyle rope_style = RopeStyle::kTruePositions;
-  bool dense = false;                 ///< every key up to the row, whatever the regions
+  bool dense = false;  ///< every key up to the row at its true position, whatever rope_style and
+                       ///< the regions say
   const int32_t* selected = nullptr;  ///< [num_selected] first tokens, ascending
   int32_t num_selected = 0;
   int32_t selected_chunk_tokens = 0;

@@ -61,8 +61,7 @@ absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) 
     AttendBlock& block = blocks.emplace_back();
     block.block = run.queries[index];
     block.dense = plan.middle == Middle::kDense;
-    block.rope_style =
-        block.dense ? RopeStyle::kTruePositions : run.policy->attention_rope.At(plan.beyond);
+    block.rope_style = run.policy->attention_rope.At(plan.beyond);
     if (plan.middle == Middle::kStages) {
       const size_t last = run.layers->stages.size() - 1;
       block.selected = run.slots[index][last];
