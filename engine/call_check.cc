@@ -1,7 +1,6 @@
 #include "engine/call_check.h"
 
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -33,19 +32,32 @@ absl::Status CheckShape(absl::string_view field,
   return absl::OkStatus();
 }
 
-// A tensor of `axes` and one of two types.
 absl::Status CheckTensor(absl::string_view field,
                          const TensorRef& tensor,
                          const std::vector<Axis>& axes,
-                         std::pair<DType, DType> dtypes) {
+                         DType dtype) {
   RETURN_IF_ERROR(CheckShape(field, tensor, axes));
-  const auto [expected, also_expected] = dtypes;
-  if (tensor.dtype == expected || tensor.dtype == also_expected) {
-    return absl::OkStatus();
+  if (tensor.dtype != dtype) {
+    return InvalidField(absl::StrCat(field, ".dtype"), NameOf(tensor.dtype), " is not ",
+                        NameOf(dtype));
   }
-  return InvalidField(absl::StrCat(field, ".dtype"), NameOf(tensor.dtype), " is not ",
-                      NameOf(expected),
-                      expected == also_expected ? "" : absl::StrCat(" or ", NameOf(also_expected)));
+  return absl::OkStatus();
+}
+
+// Keys and values: both in the type that they are stored in, or both in the queries'.
+absl::Status CheckKeysAndValues(const StepCall& call,
+                                const ModelShape& model,
+                                const std::vector<Axis>& axes) {
+  RETURN_IF_ERROR(CheckShape("k", call.k, axes));
+  if (call.k.dtype != model.kv_dtype && call.k.dtype != model.query_dtype) {
+    return InvalidField("k.dtype", NameOf(call.k.dtype), " is not kv_dtype ",
+                        NameOf(model.kv_dtype), " or query_dtype ", NameOf(model.query_dtype));
+  }
+  RETURN_IF_ERROR(CheckShape("v", call.v, axes));
+  if (call.v.dtype != call.k.dtype) {
+    return InvalidField("v.dtype", NameOf(call.v.dtype), " is not k.dtype ", NameOf(call.k.dtype));
+  }
+  return absl::OkStatus();
 }
 
 int64_t TotalRows(const StepCall& call) {
@@ -96,17 +108,16 @@ absl::Status CheckCallTensors(const StepCall& call, const ModelShape& model) {
   const Axis head_dim = {"head_dim", model.head_dim};
   const std::vector<Axis> key_axes = {rows, {"num_kv_heads", model.num_kv_heads}, head_dim};
   const std::vector<Axis> query_axes = {rows, heads, head_dim};
-  RETURN_IF_ERROR(CheckTensor("k", call.k, key_axes, {model.kv_dtype, model.query_dtype}));
-  RETURN_IF_ERROR(CheckTensor("v", call.v, key_axes, {model.kv_dtype, model.query_dtype}));
+  RETURN_IF_ERROR(CheckKeysAndValues(call, model, key_axes));
   if (call.kind == StepKind::kAppend) {
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(CheckTensor("q", call.q, query_axes, {model.query_dtype, model.query_dtype}));
-  RETURN_IF_ERROR(CheckTensor("out", call.out, query_axes, {model.query_dtype, model.query_dtype}));
+  RETURN_IF_ERROR(CheckTensor("q", call.q, query_axes, model.query_dtype));
+  RETURN_IF_ERROR(CheckTensor("out", call.out, query_axes, model.query_dtype));
   if (call.log_sum_exp.data == nullptr) {
     return absl::OkStatus();
   }
-  return CheckTensor("log_sum_exp", call.log_sum_exp, {rows, heads}, {DType::kF32, DType::kF32});
+  return CheckTensor("log_sum_exp", call.log_sum_exp, {rows, heads}, DType::kF32);
 }
 
 absl::StatusOr<bool> IsReplay(StepKind kind,

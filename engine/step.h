@@ -27,7 +27,7 @@ struct StepCall {
   std::span<const StepItem> items;
   TensorRef q = {};                  ///< [rows, num_heads, head_dim] query_dtype; unused by kAppend
   TensorRef k = {};                  ///< [rows, num_kv_heads, head_dim] kv_dtype or query_dtype
-  TensorRef v = {};                  ///< as k
+  TensorRef v = {};                  ///< as k, in k's dtype
   TensorRef out = {};                ///< [rows, num_heads, head_dim] query_dtype; unused by kAppend
   TensorRef log_sum_exp = {};        ///< [rows, num_heads] f32; data null: not wanted
   bool exclude_sink_logits = false;  ///< leave learned sinks out of `out` and its log-sum-exp

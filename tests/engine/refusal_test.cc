@@ -123,6 +123,10 @@ std::vector<Refusal> SpoiltTensors() {
                         .field = of.name + ".dtype",
                         .message = "bf16 is not "});
   }
+  refusals.push_back({.name = "v of another dtype than k",
+                      .spoil_call = [](SpoiltCall* spoilt) { spoilt->call.v.dtype = DType::kF16; },
+                      .field = "v.dtype",
+                      .message = "v.dtype f16 is not k.dtype f32"});
   return refusals;
 }
 
