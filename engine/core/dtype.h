@@ -18,6 +18,17 @@ constexpr int64_t SizeOf(DType dtype) {
   return 0;
 }
 
+/// The largest finite number of a type.
+constexpr float LargestOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return 0x1.fffffep127F;
+    case DType::kBf16: return 0x1.fep127F;
+    case DType::kF16: return 65504.0F;
+    case DType::kF8E4M3: return 448.0F;
+  }
+  return 0.0F;
+}
+
 constexpr const char* NameOf(DType dtype) {
   switch (dtype) {
     case DType::kF32: return "f32";

@@ -192,6 +192,7 @@ const int32_t* BlockAttention::Visible(const KeyTile& tile, const TileBuffers& b
 void BlockAttention::Finish(int32_t kv_head, const Partial& partial) const {
   const int32_t depth = args_.shape.head_dim;
   const int32_t group = args_.shape.GroupSize();
+  const float largest = LargestOf(args_.out.dtype);
   for (int32_t row = 0; row < rows_; ++row) {
     const int32_t head = kv_head * group + row % group;
     float max = partial.max[row];
@@ -205,7 +206,7 @@ void BlockAttention::Finish(int32_t kv_head, const Partial& partial) const {
     }
     float* acc = partial.acc + int64_t{row} * depth;
     for (int32_t d = 0; d < depth; ++d) {
-      acc[d] = acc[d] * scale / sum;
+      acc[d] = std::clamp(acc[d] * scale / sum, -largest, largest);
     }
     const int64_t out_row =
         (int64_t{block_.first_row} + row / group) * args_.shape.num_heads + head;
