@@ -76,8 +76,8 @@ class Backend {
   /// In queue order, between any two spaces.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
 
-  /// InvalidArgument with the position if q, k or v hold a NaN or an infinity; the rows are then
-  /// not to be counted as part of the session.
+  /// InvalidArgument NON_FINITE or OUT_OF_RANGE_VALUE with the position if an element of q, k or v
+  /// is not within args.limits; the rows are then not to be counted as part of the session.
   virtual absl::Status Append(const AppendArgs& args) = 0;
   virtual absl::Status Prune(const PruneArgs& args) = 0;
   virtual absl::Status Attend(const AttendArgs& args) = 0;

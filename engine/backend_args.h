@@ -7,6 +7,7 @@
 #include "engine/core/rope_pairing.h"
 #include "engine/core/tensor_ref.h"
 #include "engine/kv/kv_view.h"
+#include "engine/magnitude.h"
 #include "engine/policy.h"
 
 namespace longshore {
@@ -52,12 +53,12 @@ struct AppendItem {
 };
 
 /// Writes keys and values to their pages, converted to kv_dtype, and the summaries of chunks that
-/// fill.
+/// fill; but first looks for elements whose magnitude is not within the limits.
 struct AppendArgs {
   AttentionShape shape;
+  InputLimits limits;
   std::span<const AppendItem> items;
-  TensorRef
-      q;  ///< [rows, num_heads, head_dim], only looked at for NaN and infinity; data may be null
+  TensorRef q;  ///< [rows, num_heads, head_dim], only looked at; data may be null
   TensorRef k;  ///< [rows, num_kv_heads, head_dim]
   TensorRef v;  ///< [rows, num_kv_heads, head_dim]
 };
@@ -126,7 +127,8 @@ struct AttendBlock {
 };
 
 /// out[r, h] = sum_t exp(s_t) v_t / sum_t exp(s_t), s_t = cap(scale * q.k_t), t over the row's
-/// tokens.
+/// tokens. A mean of values, so where rounding carries it past the largest number of out's dtype,
+/// that number is meant.
 struct AttendArgs {
   AttentionShape shape;
   std::span<const AttendBlock> blocks;

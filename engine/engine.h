@@ -50,9 +50,9 @@ struct LayerSelection {
 /// Sessions, their keys and values, and the steps on them. Owned and called by one thread; knows no
 /// protocol. Every call either applies whole or leaves everything as it was.
 ///
-/// Errors carry ErrorDetails. NotFound SESSION_NOT_FOUND; InvalidArgument INVALID_FIELD and
-/// NON_FINITE; Aborted POSITION_CONFLICT and OutOfRange POSITION_GAP with expected_position;
-/// ResourceExhausted POOL_FULL, TOO_MANY_SESSIONS; OutOfRange MAX_TOKENS.
+/// Errors carry ErrorDetails. NotFound SESSION_NOT_FOUND; InvalidArgument INVALID_FIELD, NON_FINITE
+/// and OUT_OF_RANGE_VALUE (see magnitude.h); Aborted POSITION_CONFLICT and OutOfRange POSITION_GAP
+/// with expected_position; ResourceExhausted POOL_FULL, TOO_MANY_SESSIONS; OutOfRange MAX_TOKENS.
 class Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,

@@ -23,6 +23,12 @@ AttentionShape AttentionShapeOf(const ModelShape& model) {
                         .logit_soft_cap = model.logit_soft_cap};
 }
 
+InputLimits LimitsOf(const ModelShape& model, int32_t layer) {
+  const RopeSpec* rope = model.RopeOf(layer);
+  return LargestInputs(model.query_dtype, model.kv_dtype,
+                       rope == nullptr ? 0.0F : rope->attention_scaling);
+}
+
 }  // namespace
 
 struct Engine::Work {
@@ -150,8 +156,10 @@ absl::Status Engine::Wait(const StepTicket& ticket) { return backend_->Wait(tick
 
 absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace) {
   const Stopwatch stopwatch;
+  const ModelShape& model = work[0].session->spec.model;
   AppendArgs args;
-  args.shape = AttentionShapeOf(work[0].session->spec.model);
+  args.shape = AttentionShapeOf(model);
+  args.limits = LimitsOf(model, call.layer);
   std::vector<AppendItem> items;
   for (const Work& item : work) {
     if (item.replay) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/core/error.h"
+#include "engine/magnitude.h"
 
 namespace longshore {
 namespace {
@@ -14,6 +15,11 @@ constexpr std::array<int32_t, 6> kHeadDims = {64, 80, 96, 128, 192, 256};
 constexpr int32_t kMaxLayers = 1024;
 constexpr int32_t kMaxHeads = 1024;
 constexpr int32_t kMaxGroup = 16;
+
+// False for NaN.
+bool IsWithin(float smallest, float value, float largest) {
+  return value >= smallest && value <= largest;
+}
 
 absl::Status CheckHeads(const ModelShape& shape) {
   if (shape.num_layers < 1 || shape.num_layers > kMaxLayers) {
@@ -43,12 +49,14 @@ absl::Status CheckScores(const ModelShape& shape) {
   if (shape.kv_dtype == DType::kF8E4M3) {
     return NotImplemented("kv_dtype", "f8e4m3 is not served yet; use f32, bf16 or f16");
   }
-  if (!(std::isfinite(shape.softmax_scale) && shape.softmax_scale > 0.0F)) {
-    return InvalidField("softmax_scale", shape.softmax_scale, " is not a finite number above 0");
+  if (!(shape.softmax_scale > 0.0F && shape.softmax_scale <= kMaxSoftmaxScale)) {
+    return InvalidField("softmax_scale", shape.softmax_scale, " is not above 0 and at most ",
+                        kMaxSoftmaxScale);
   }
-  if (!(std::isfinite(shape.logit_soft_cap) && shape.logit_soft_cap >= 0.0F)) {
-    return InvalidField("logit_soft_cap", shape.logit_soft_cap,
-                        " is not a finite number, 0 or more");
+  if (shape.logit_soft_cap != 0.0F &&
+      !IsWithin(kMinLogitSoftCap, shape.logit_soft_cap, kMaxLogitSoftCap)) {
+    return InvalidField("logit_soft_cap", shape.logit_soft_cap, " is neither 0 nor in ",
+                        kMinLogitSoftCap, "..", kMaxLogitSoftCap);
   }
   const int64_t logits = static_cast<int64_t>(shape.num_layers) * shape.num_heads;
   if (!shape.sink_logits.empty() && static_cast<int64_t>(shape.sink_logits.size()) != logits) {
@@ -68,13 +76,15 @@ absl::Status CheckRopeTable(const RopeSpec& rope, int32_t head_dim) {
     return InvalidField("inv_freq", "has ", rope.inv_freq.size(), " values: rotary_dim ",
                         rotary_dim, " is not in 2..head_dim ", head_dim);
   }
-  if (!std::all_of(rope.inv_freq.begin(), rope.inv_freq.end(),
-                   [](double frequency) { return std::isfinite(frequency); })) {
-    return InvalidField("inv_freq", "has a value that is not finite");
+  for (size_t pair = 0; pair < rope.inv_freq.size(); ++pair) {
+    if (!(std::abs(rope.inv_freq[pair]) <= kMaxInvFreq)) {
+      return InvalidField(absl::StrCat("inv_freq[", pair, "]"), rope.inv_freq[pair], " is not in -",
+                          kMaxInvFreq, "..", kMaxInvFreq);
+    }
   }
-  if (!(std::isfinite(rope.attention_scaling) && rope.attention_scaling > 0.0F)) {
-    return InvalidField("attention_scaling", rope.attention_scaling,
-                        " is not a finite number above 0");
+  if (!IsWithin(kMinAttentionScaling, rope.attention_scaling, kMaxAttentionScaling)) {
+    return InvalidField("attention_scaling", rope.attention_scaling, " is not in ",
+                        kMinAttentionScaling, "..", kMaxAttentionScaling);
   }
   if (rope.trained_tokens < 1) {
     return InvalidField("trained_tokens", rope.trained_tokens, " is less than 1");

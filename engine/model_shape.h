@@ -15,10 +15,10 @@ namespace longshore {
 /// Pair i of a token with id p is turned by p * inv_freq[i] radians; cos and sin are multiplied by
 /// attention_scaling, for queries and keys alike.
 struct RopeSpec {
-  std::vector<double> inv_freq = {};  ///< [rotary_dim / 2] radians per position
+  std::vector<double> inv_freq = {};  ///< [rotary_dim / 2] radians per position, at most 64
   RopePairing pairing = RopePairing::kHalf;
-  float attention_scaling = 1.0F;
-  int64_t trained_tokens = 0;  ///< positions below were seen in training; at least 1
+  float attention_scaling = 1.0F;  ///< in 0.01..100; why: magnitude.h
+  int64_t trained_tokens = 0;      ///< positions below were seen in training; at least 1
 
   bool operator==(const RopeSpec&) const = default;
 };
@@ -31,8 +31,8 @@ struct ModelShape {
   int32_t head_dim = 0;
   DType query_dtype = DType::kF32;  ///< of q and out
   DType kv_dtype = DType::kF32;     ///< as stored
-  float softmax_scale = 0.0F;       ///< after Normalize(): never 0
-  float logit_soft_cap = 0.0F;      ///< 0: none
+  float softmax_scale = 0.0F;       ///< at most 1000; after Normalize(): never 0
+  float logit_soft_cap = 0.0F;      ///< 0: none; else in 0.001..1e6
   std::vector<RopeSpec> rope_tables = {};
   std::vector<int32_t> layer_rope_table = {};      ///< [num_layers]; -1: no rotary embedding
   std::vector<int64_t> layer_sliding_window = {};  ///< [num_layers] tokens a query sees; 0: all

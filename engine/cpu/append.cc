@@ -1,7 +1,9 @@
+#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/core/half.h"
 #include "engine/core/math.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/rows.h"
@@ -14,46 +16,46 @@ const std::byte* RowOf(const TensorRef& tensor, int64_t row) {
          row * tensor.shape[1] * tensor.shape[2] * SizeOf(tensor.dtype);
 }
 
-// NaN or infinity among the rows of an item, or a value that kv_dtype cannot hold.
-absl::Status CheckFinite(absl::string_view field,
-                         const TensorRef& tensor,
-                         const AppendItem& item,
-                         DType stored_as,
-                         Scratch* scratch) {
-  const int64_t row_elements = tensor.shape[1] * tensor.shape[2];
-  const bool converts = stored_as != tensor.dtype;
-  const auto width = static_cast<int32_t>(row_elements);
-  float* wide = converts ? scratch->Floats(row_elements) : nullptr;
-  float* narrow = converts ? scratch->Floats(row_elements) : nullptr;
-  for (int64_t row = 0; row < item.rows; ++row) {
-    const std::byte* data = RowOf(tensor, item.first_row + row);
-    int64_t bad = FirstNonFinite(data, tensor.dtype, row_elements);
-    if (bad < 0 && converts) {
-      LoadRows({.first = data, .stride_bytes = 0, .dtype = tensor.dtype}, 1, width, wide);
-      StoreRows(wide, row_elements, stored_as, narrow);
-      bad = FirstNonFinite(narrow, stored_as, row_elements);
-    }
-    if (bad >= 0) {
-      const int64_t position = item.position + row;
-      return MakeError(
-          absl::StatusCode::kInvalidArgument,
-          absl::StrCat(field, " holds a NaN or an infinity, or a value out of range of ",
-                       NameOf(stored_as), ", at position ", position, ", head ",
-                       bad / tensor.shape[2], ", element ", bad % tensor.shape[2]),
-          {.reason = "NON_FINITE",
-           .field = std::string{field},
-           .metadata = {{"position", absl::StrCat(position)}}});
-    }
+float ElementOf(const TensorRef& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case DType::kF32: return static_cast<const float*>(tensor.data)[index];
+    case DType::kBf16: return ToFloat(static_cast<const Bf16*>(tensor.data)[index]);
+    case DType::kF16: return ToFloat(static_cast<const F16*>(tensor.data)[index]);
+    case DType::kF8E4M3: break;  // no tensor has it: the shape's check refuses it
   }
-  return absl::OkStatus();
+  LONGSHORE_CHECK(false);
 }
 
-absl::Status CheckItem(const AppendArgs& args, const AppendItem& item, Scratch* scratch) {
-  RETURN_IF_ERROR(CheckFinite("k", args.k, item, args.shape.kv_dtype, scratch));
-  RETURN_IF_ERROR(CheckFinite("v", args.v, item, args.shape.kv_dtype, scratch));
-  // A query is rounded to kv_dtype once it is rotated.
+// Whether every element among an item's rows is within `limit`.
+absl::Status CheckMagnitudes(absl::string_view field,
+                             const TensorRef& tensor,
+                             const AppendItem& item,
+                             float limit) {
+  const int64_t row_elements = tensor.shape[1] * tensor.shape[2];
+  const int64_t above =
+      FirstAbove(RowOf(tensor, item.first_row), tensor.dtype, item.rows * row_elements, limit);
+  if (above < 0) {
+    return absl::OkStatus();
+  }
+  const int64_t row = item.first_row + above / row_elements;
+  const int64_t element = above % row_elements;
+  const int64_t position = item.position + above / row_elements;
+  const float value = ElementOf(tensor, row * row_elements + element);
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat(field, " holds ", value, " in row ", row, " at position ", position, ", head ",
+                   element / tensor.shape[2], ", element ", element % tensor.shape[2],
+                   "; the largest magnitude may be ", limit),
+      {.reason = std::isfinite(value) ? "OUT_OF_RANGE_VALUE" : "NON_FINITE",
+       .field = std::string{field},
+       .metadata = {{"position", absl::StrCat(position)}}});
+}
+
+absl::Status CheckItem(const AppendArgs& args, const AppendItem& item) {
+  RETURN_IF_ERROR(CheckMagnitudes("k", args.k, item, args.limits.k));
+  RETURN_IF_ERROR(CheckMagnitudes("v", args.v, item, args.limits.v));
   return args.q.data == nullptr ? absl::OkStatus()
-                                : CheckFinite("q", args.q, item, args.shape.kv_dtype, scratch);
+                                : CheckMagnitudes("q", args.q, item, args.limits.q);
 }
 
 // Tokens [token, end) of one page of an item.
@@ -133,11 +135,8 @@ void WriteSummary(SummaryKind kind,
 absl::Status CpuBackend::Append(const AppendArgs& args) {
   // Everything is looked at before anything is written.
   std::vector<absl::Status> checks(args.items.size());
-  team_.ParallelFor(static_cast<int64_t>(args.items.size()), [&](int64_t index, int32_t thread) {
-    Scratch& scratch = scratch_[static_cast<size_t>(thread)];
-    scratch.Reset();
-    checks[static_cast<size_t>(index)] =
-        CheckItem(args, args.items[static_cast<size_t>(index)], &scratch);
+  team_.ParallelFor(std::ssize(args.items), [&](int64_t index, int32_t /*thread*/) {
+    checks[static_cast<size_t>(index)] = CheckItem(args, args.items[static_cast<size_t>(index)]);
   });
   for (const absl::Status& check : checks) {
     RETURN_IF_ERROR(check);

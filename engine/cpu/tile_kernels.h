@@ -144,7 +144,8 @@ void MaxOfShifted(const float* from, float shift, int64_t count, float* to);
 /// from [count] to the nearest element of dtype, ties to even.
 void StoreRows(const float* from, int64_t count, DType dtype, void* to);
 
-/// Index of the first NaN or infinity in data [count] of dtype, -1 if there is none.
-int64_t FirstNonFinite(const void* data, DType dtype, int64_t count);
+/// Index of the first element in data [count] of dtype whose magnitude is not at most `limit`, a
+/// finite number of 0 or more (of a NaN it is not); -1 if there is none.
+int64_t FirstAbove(const void* data, DType dtype, int64_t count, float limit);
 
 }  // namespace longshore::cpu

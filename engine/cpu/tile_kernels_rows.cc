@@ -51,36 +51,41 @@ void StoreRows(const float* from, int64_t count, DType dtype, void* to) {
   });
 }
 
-// The exponent bits, all set in what is not finite.
-HWY_INLINE uint32_t ExponentBits(const float* /*element*/) { return 0x7f800000u; }
-HWY_INLINE uint16_t ExponentBits(const Bf16* /*element*/) { return 0x7f80u; }
-HWY_INLINE uint16_t ExponentBits(const F16* /*element*/) { return 0x7c00u; }
+// The bits of the largest Element that is at most `limit`.
+HWY_INLINE uint32_t LimitBits(const float* /*element*/, float limit) { return BitsOf(limit); }
+HWY_INLINE uint16_t LimitBits(const Bf16* /*element*/, float limit) {
+  return static_cast<uint16_t>(BitsOf(limit) >> 16);
+}
+HWY_INLINE uint16_t LimitBits(const F16* /*element*/, float limit) {
+  const F16 nearest = ToF16(limit);
+  return static_cast<uint16_t>(nearest.bits - (ToFloat(nearest) > limit ? 1 : 0));
+}
 
-/// Index of the first of `count` elements whose exponent bits are all set, -1 if there is none.
+/// Index of the first of `count` elements whose bits without the sign are above `limit`, -1 if
+/// there is none. Such bits order as magnitudes do, with NaN above infinity.
 ///
-/// Reads blocks without a branch and looks closer only where the largest exponent of one is full.
+/// Reads blocks without a branch and looks closer only where the largest of one is above the limit.
 template <class Bits>
-HWY_NOINLINE int64_t FirstFullExponent(const Bits* HWY_RESTRICT data,
-                                       Bits exponent,
-                                       int64_t count) {
+HWY_NOINLINE int64_t FirstAboveBits(const Bits* HWY_RESTRICT data, Bits limit, int64_t count) {
   const hn::ScalableTag<Bits> d;
   constexpr int64_t kSize = hn::MaxLanes(d);
   constexpr int64_t kBlock = 16 * kSize;
-  const auto full = hn::Set(d, exponent);
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  const auto magnitude = hn::Set(d, kMagnitude);
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t size = Min(kBlock, count - first);
     if (HWY_LIKELY(size == kBlock)) {
       auto largest = hn::Zero(d);
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kBlock; i += kSize) {
-        largest = hn::Max(largest, hn::And(full, hn::LoadU(d, data + first + i)));
+        largest = hn::Max(largest, hn::And(magnitude, hn::LoadU(d, data + first + i)));
       }
-      if (HWY_LIKELY(hn::AllFalse(d, hn::Eq(largest, full)))) {
+      if (HWY_LIKELY(hn::AllFalse(d, hn::Gt(largest, hn::Set(d, limit))))) {
         continue;
       }
     }
     for (int64_t i = first; i < first + size; ++i) {
-      if ((data[i] & exponent) == exponent) {
+      if ((data[i] & kMagnitude) > limit) {
         return i;
       }
     }
@@ -88,11 +93,12 @@ HWY_NOINLINE int64_t FirstFullExponent(const Bits* HWY_RESTRICT data,
   return -1;
 }
 
-int64_t FirstNonFinite(const void* data, DType dtype, int64_t count) {
+int64_t FirstAbove(const void* data, DType dtype, int64_t count, float limit) {
   int64_t index = -1;
   VisitElements(dtype, [&]<class Element>(const Element* element) HWY_ATTR {
-    using Bits = decltype(ExponentBits(element));
-    index = FirstFullExponent(static_cast<const Bits*>(data), ExponentBits(element), count);
+    const auto bits = LimitBits(element, limit);
+    index =
+        FirstAboveBits(static_cast<const decltype(LimitBits(element, limit))*>(data), bits, count);
   });
   return index;
 }
@@ -108,7 +114,7 @@ namespace longshore::cpu {
 HWY_EXPORT(SplitSigns);
 HWY_EXPORT(MinMaxRows);
 HWY_EXPORT(StoreRows);
-HWY_EXPORT(FirstNonFinite);
+HWY_EXPORT(FirstAbove);
 
 void SplitSigns(const float* queries, int32_t rows, int32_t depth, float* out) {
   HWY_DYNAMIC_DISPATCH(SplitSigns)(queries, rows, depth, out);
@@ -122,8 +128,8 @@ void StoreRows(const float* from, int64_t count, DType dtype, void* to) {
   HWY_DYNAMIC_DISPATCH(StoreRows)(from, count, dtype, to);
 }
 
-int64_t FirstNonFinite(const void* data, DType dtype, int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(FirstNonFinite)(data, dtype, count);
+int64_t FirstAbove(const void* data, DType dtype, int64_t count, float limit) {
+  return HWY_DYNAMIC_DISPATCH(FirstAbove)(data, dtype, count, limit);
 }
 
 }  // namespace longshore::cpu

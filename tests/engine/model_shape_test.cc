@@ -118,23 +118,36 @@ TEST(ModelShape, SizesAreNamedWithBothNumbers) {
   });
 }
 
-TEST(ModelShape, NumbersMustBeFinite) {
+TEST(ModelShape, NumbersAreWithinTheirBounds) {
+  const auto scale = [](float value) { return [=](ModelShape* m) { m->softmax_scale = value; }; };
+  const auto cap = [](float value) { return [=](ModelShape* m) { m->logit_soft_cap = value; }; };
   Expect({
-      {[](ModelShape* m) { m->softmax_scale = -1.0F; }, "softmax_scale",
-       "-1 is not a finite number above 0"},
-      {[](ModelShape* m) { m->softmax_scale = kInfinity; }, "softmax_scale",
-       "inf is not a finite number above 0"},
-      {[](ModelShape* m) { m->softmax_scale = kNan; }, "softmax_scale",
-       "nan is not a finite number above 0"},
-      {[](ModelShape* m) { m->logit_soft_cap = -1.0F; }, "logit_soft_cap",
-       "-1 is not a finite number, 0 or more"},
-      {[](ModelShape* m) { m->logit_soft_cap = kNan; }, "logit_soft_cap",
-       "nan is not a finite number, 0 or more"},
+      {scale(-1.0F), "softmax_scale", "-1 is not above 0 and at most 1000"},
+      {scale(1001.0F), "softmax_scale", "1001 is not above 0 and at most 1000"},
+      {scale(kInfinity), "softmax_scale", "inf is not above 0 and at most 1000"},
+      {scale(kNan), "softmax_scale", "nan is not above 0 and at most 1000"},
+      {cap(-1.0F), "logit_soft_cap", "-1 is neither 0 nor in 0.001..1e+06"},
+      {cap(0.0009F), "logit_soft_cap", "0.0009 is neither 0 nor in 0.001..1e+06"},
+      {cap(2e6F), "logit_soft_cap", "2e+06 is neither 0 nor in 0.001..1e+06"},
+      {cap(kNan), "logit_soft_cap", "nan is neither 0 nor in 0.001..1e+06"},
       {[](ModelShape* m) {
          m->sink_logits = {0.0F, kNan, 0.0F, 0.0F};
        },
        "sink_logits", "has a value that is not finite"},
   });
+}
+
+TEST(ModelShape, BoundsAreServed) {
+  ModelShape model = TestModel(4, 2);
+  model.softmax_scale = 1000.0F;
+  for (const float cap : {0.0F, 0.001F, 1e6F}) {
+    for (const float scaling : {0.01F, 100.0F}) {
+      model.logit_soft_cap = cap;
+      model.rope_tables[0].attention_scaling = scaling;
+      model.rope_tables[0].inv_freq[0] = -64.0;
+      EXPECT_TRUE(NormalizeModelShape(model).ok()) << cap << " " << scaling;
+    }
+  }
 }
 
 TEST(ModelShape, RotaryTablesAreNamed) {
@@ -143,10 +156,16 @@ TEST(ModelShape, RotaryTablesAreNamed) {
        "has 0 values: rotary_dim 0 is not in 2..head_dim 64"},
       {[](ModelShape* m) { m->rope_tables.push_back(TestRope(66)); }, "rope_tables[1].inv_freq",
        "has 33 values: rotary_dim 66 is not in 2..head_dim 64"},
-      {[](ModelShape* m) { m->rope_tables[0].inv_freq[3] = HUGE_VAL; }, "rope_tables[0].inv_freq",
-       "has a value that is not finite"},
+      {[](ModelShape* m) { m->rope_tables[0].inv_freq[3] = HUGE_VAL; },
+       "rope_tables[0].inv_freq[3]", "inf is not in -64..64"},
+      {[](ModelShape* m) { m->rope_tables[0].inv_freq[0] = -65.0; }, "rope_tables[0].inv_freq[0]",
+       "-65 is not in -64..64"},
       {[](ModelShape* m) { m->rope_tables[0].attention_scaling = -1.0F; },
-       "rope_tables[0].attention_scaling", "-1 is not a finite number above 0"},
+       "rope_tables[0].attention_scaling", "-1 is not in 0.01..100"},
+      {[](ModelShape* m) { m->rope_tables[0].attention_scaling = 101.0F; },
+       "rope_tables[0].attention_scaling", "101 is not in 0.01..100"},
+      {[](ModelShape* m) { m->rope_tables[0].attention_scaling = kNan; },
+       "rope_tables[0].attention_scaling", "nan is not in 0.01..100"},
       {[](ModelShape* m) { m->rope_tables[0].trained_tokens = 0; }, "rope_tables[0].trained_tokens",
        "0 is less than 1"},
   });

@@ -279,18 +279,19 @@ TEST_P(AttentionService, ARegionIsUnimplemented) {
   EXPECT_EQ(error.field, "k.region");
 }
 
-TEST_P(AttentionService, NonFiniteInputIsRefusedAndChangesNothing) {
+TEST_P(AttentionService, ValuesThatCannotBeServedAreRefusedAndChangeNothing) {
   const uint64_t session = server_.Open();
   ASSERT_EQ(Send(TestStep<v1::PrefillRequest>(session, 0, 3)).code, grpc::StatusCode::OK);
-  const float infinity = std::numeric_limits<float>::infinity();
   for (const auto tensor_of : {&v1::PrefillRequest::mutable_q, &v1::PrefillRequest::mutable_k,
                                &v1::PrefillRequest::mutable_v}) {
-    auto request = TestStep<v1::PrefillRequest>(session, 3, 4);
-    std::memcpy((request.*tensor_of)()->mutable_inline_data()->data() + 1024, &infinity, 4);
-    const WireError error = Send(request);
-    EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT) << error.message;
-    EXPECT_EQ(error.reason, "NON_FINITE");
-    EXPECT_EQ(server_.Describe(session).layer_tokens(0), 3);
+    for (const float value : {std::numeric_limits<float>::infinity(), 3e38F}) {
+      auto request = TestStep<v1::PrefillRequest>(session, 3, 4);
+      std::memcpy((request.*tensor_of)()->mutable_inline_data()->data() + 1024, &value, 4);
+      const WireError error = Send(request);
+      EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT) << error.message;
+      EXPECT_EQ(error.reason, std::isfinite(value) ? "OUT_OF_RANGE_VALUE" : "NON_FINITE");
+      EXPECT_EQ(server_.Describe(session).layer_tokens(0), 3);
+    }
   }
   EXPECT_EQ(Send(TestStep<v1::PrefillRequest>(session, 3, 4)).code, grpc::StatusCode::OK);
 }

@@ -229,25 +229,55 @@ TEST_P(ScoreKernels, MaxOfShiftedKeepsTheLarger) {
   }
 }
 
-TEST_P(ScoreKernels, FirstNonFiniteFindsTheFirst) {
+/// The element after `value`, away from zero.
+float Next(float value, DType dtype) {
+  switch (dtype) {
+    case DType::kBf16: return ToFloat(Bf16{static_cast<uint16_t>(ToBf16(value).bits + 1)});
+    case DType::kF16: return ToFloat(F16{static_cast<uint16_t>(ToF16(value).bits + 1)});
+    default: return std::nextafter(value, kInfinity);
+  }
+}
+
+TEST_P(ScoreKernels, FirstAboveFindsTheFirst) {
   for (const DType dtype : kDTypes) {
     for (const int32_t count : {1, 5, 256, 511, 512, 5000}) {
       Matrix x(Gaussian(count), 1, count, dtype);
-      x.values[0] = dtype == DType::kF16 ? 65504.0F : 3e38F;  // large, but finite
-      x.Store(0, 0);
-      EXPECT_EQ(FirstNonFinite(x.stored.data(), dtype, count), -1);
-      EXPECT_EQ(FirstNonFinite(x.stored.data(), dtype, 0), -1);
-      for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
-        const int32_t first = static_cast<int32_t>(random_() % static_cast<size_t>(count));
-        for (const int32_t index : {count - 1, first}) {
-          x.values[static_cast<size_t>(index)] = bad;
-          x.Store(0, index);
+      const auto put = [&](int32_t index, float value) {
+        x.values[static_cast<size_t>(index)] = value;
+        x.Store(0, index);
+      };
+      const auto first_above = [&](float limit) {
+        return FirstAbove(x.stored.data(), dtype, count, limit);
+      };
+      EXPECT_EQ(FirstAbove(x.stored.data(), dtype, 0, 0.0F), -1);
+      EXPECT_EQ(first_above(0.0F), 0);
+      // The largest of all, and a number of every type in the middle of the range.
+      for (const float limit : {LargestOf(dtype), 96.0F}) {
+        put(0, -limit);
+        EXPECT_EQ(first_above(limit), -1);
+        for (const float bad : {Next(limit, dtype), -Next(limit, dtype), kInfinity, -kInfinity,
+                                std::nanf(""), -std::nanf("")}) {
+          const int32_t first = static_cast<int32_t>(random_() % static_cast<size_t>(count));
+          put(count - 1, bad);
+          put(first, bad);
+          ASSERT_EQ(first_above(limit), first) << NameOf(dtype) << " " << bad;
+          put(count - 1, 1.0F);
+          put(first, 1.0F);
         }
-        ASSERT_EQ(FirstNonFinite(x.stored.data(), dtype, count), first);
-        for (const int32_t index : {count - 1, first}) {
-          x.values[static_cast<size_t>(index)] = 1.0F;
-          x.Store(0, index);
-        }
+      }
+    }
+  }
+}
+
+TEST_P(ScoreKernels, FirstAboveRoundsItsLimitDown) {
+  for (const DType dtype : kDTypes) {
+    for (const float limit : {1e-6F, 0.4998F, 1.0F / 3.0F, 20000.1F, 65503.9F, 65520.0F, 1e30F}) {
+      const float rounded = Rounded(limit, dtype);
+      for (const float value : {rounded, Next(rounded, dtype), -rounded}) {
+        Matrix x({value}, 1, 1, dtype);
+        const bool within = std::abs(x.At(0, 0)) <= std::min(limit, LargestOf(dtype));
+        ASSERT_EQ(FirstAbove(x.stored.data(), dtype, 1, limit), within ? -1 : 0)
+            << NameOf(dtype) << " " << value << " beside " << limit;
       }
     }
   }
