@@ -42,12 +42,13 @@ struct SummaryPlan {
   int64_t rotated_below = 0;  ///< of rotated keys, for chunks that end at or below this position
 };
 
-/// New rows of one session.
+/// New rows of one session, or rows that are there already and come again.
 struct AppendItem {
   KvView kv;
   int64_t position = 0;   ///< of the first row
   int32_t first_row = 0;  ///< in the packed tensors
   int32_t rows = 0;
+  bool replay = false;  ///< its k and v are in their pages; of the call's tensors q alone counts
   RopeRows rope;
   SummaryPlan summaries;  ///< of the chunks that fill
 };

@@ -162,15 +162,13 @@ absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepT
   args.limits = LimitsOf(model, call.layer);
   std::vector<AppendItem> items;
   for (const Work& item : work) {
-    if (item.replay) {
-      continue;
-    }
     const SessionSpec& spec = item.session->spec;
     items.push_back(
         {.kv = item.kv,
          .position = item.item.position,
          .first_row = item.first_row,
          .rows = static_cast<int32_t>(item.item.rows),
+         .replay = item.replay,
          .rope = item.session->RopeOf(item.layer_index),
          .summaries = PlanSummaries(spec.policy, item.layer_index,
                                     spec.model.TrainedTokens(item.layer_index), spec.max_tokens)});
@@ -179,9 +177,7 @@ absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepT
   args.q = call.kind == StepKind::kAppend ? TensorRef{} : call.q;
   args.k = call.k;
   args.v = call.v;
-  if (!items.empty()) {
-    RETURN_IF_ERROR(backend_->Append(args));
-  }
+  RETURN_IF_ERROR(backend_->Append(args));
   trace->append_seconds = stopwatch.Seconds();
   return absl::OkStatus();
 }

@@ -52,13 +52,15 @@ absl::Status CheckMagnitudes(absl::string_view field,
 }
 
 absl::Status CheckItem(const AppendArgs& args, const AppendItem& item) {
-  RETURN_IF_ERROR(CheckMagnitudes("k", args.k, item, args.limits.k));
-  RETURN_IF_ERROR(CheckMagnitudes("v", args.v, item, args.limits.v));
+  if (!item.replay) {
+    RETURN_IF_ERROR(CheckMagnitudes("k", args.k, item, args.limits.k));
+    RETURN_IF_ERROR(CheckMagnitudes("v", args.v, item, args.limits.v));
+  }
   return args.q.data == nullptr ? absl::OkStatus()
                                 : CheckMagnitudes("q", args.q, item, args.limits.q);
 }
 
-// Tokens [token, end) of one page of an item.
+// Tokens [token, end) of one page of an item, to be written.
 struct PagePart {
   const AppendItem* item;
   int64_t token;
@@ -68,7 +70,7 @@ struct PagePart {
 std::vector<PagePart> SplitAtPages(std::span<const AppendItem> items) {
   std::vector<PagePart> parts;
   for (const AppendItem& item : items) {
-    const int64_t end = item.position + item.rows;
+    const int64_t end = item.replay ? item.position : item.position + item.rows;
     for (int64_t token = item.position; token < end;) {
       const int64_t part_end = Min(end, (token / kBlockTokens + 1) * kBlockTokens);
       parts.push_back({&item, token, part_end});

@@ -1,5 +1,7 @@
 // At most once: the last call of a layer, sent again, gives the same bits and changes nothing.
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "engine/core/error.h"
@@ -135,6 +137,26 @@ TEST_F(ReplayTest, KeysAndValuesStayAsTheyWereFirstSent) {
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_TRUE(IsSameBits(replayed->parts[0], output));
   Step(StepKind::kDecode, 1);
+}
+
+// But its queries are used, so they are checked.
+TEST_F(ReplayTest, QueriesMustBeWithinTheLimitsAgain) {
+  Step(StepKind::kAppend, 500);
+  const StepOutput output = Step(StepKind::kDecode, 3);
+  const SessionState before = StateOf(*engine_, subject_.id());
+  CallPart again{.session_id = subject_.id(),
+                 .position = 500,
+                 .append_id = 2,
+                 .rows = Slice(model_, rows_, 500, 503)};
+  for (const double value : {std::nan(""), 3e38}) {
+    again.rows.q[7] = value;
+    const auto refused = RunCall(engine_.get(), StepKind::kDecode, 0, {&again, 1}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(DetailsOf(refused)->field, "q");
+    EXPECT_TRUE(StateOf(*engine_, subject_.id()) == before)
+        << "the refused replay changed something";
+  }
+  ReplayAndGoOn(output);
 }
 
 TEST_F(ReplayTest, AnythingElseAtATakenPositionIsAConflict) {

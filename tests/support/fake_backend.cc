@@ -1,5 +1,6 @@
 #include "tests/support/fake_backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -74,8 +75,11 @@ absl::Status FakeBackend::Copy(void* to, const void* from, int64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status FakeBackend::Append(const AppendArgs& /*args*/) {
-  device_->PassGate();
+absl::Status FakeBackend::Append(const AppendArgs& args) {
+  if (std::any_of(args.items.begin(), args.items.end(),
+                  [](const AppendItem& item) { return !item.replay; })) {
+    device_->PassGate();
+  }
   return absl::OkStatus();
 }
 
