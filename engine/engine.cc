@@ -66,6 +66,7 @@ absl::Status Engine::CheckSpec(SessionSpec* spec) const {
 }
 
 absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
+  RETURN_IF_ERROR(device_status_);
   RETURN_IF_ERROR(CheckSpec(&spec));
   auto session = std::make_unique<Session>();
   session->page_bytes = PageBytes(spec.model);
@@ -77,7 +78,7 @@ absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
   session->reserved_pages = pages;
   if (absl::Status status = Prepare(session.get()); !status.ok()) {
     pool_.Unreserve(session->page_bytes, pages);
-    return status;
+    return RefusalOrFailure(absl::StatusCode::kResourceExhausted, status);
   }
   session->id = next_session_id_++;
   const uint64_t id = session->id;

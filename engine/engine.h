@@ -48,11 +48,13 @@ struct LayerSelection {
 };
 
 /// Sessions, their keys and values, and the steps on them. Owned and called by one thread; knows no
-/// protocol. Every call either applies whole or leaves everything as it was.
+/// protocol. Every call either applies whole or leaves everything as it was, unless the device
+/// fails: then what it changed is unknown, and the engine is of no further use.
 ///
 /// Errors carry ErrorDetails. NotFound SESSION_NOT_FOUND; InvalidArgument INVALID_FIELD, NON_FINITE
 /// and OUT_OF_RANGE_VALUE (see magnitude.h); Aborted POSITION_CONFLICT and OutOfRange POSITION_GAP
-/// with expected_position; ResourceExhausted POOL_FULL, TOO_MANY_SESSIONS; OutOfRange MAX_TOKENS.
+/// with expected_position; ResourceExhausted POOL_FULL, TOO_MANY_SESSIONS, HOST_MEMORY; OutOfRange
+/// MAX_TOKENS; Internal DEVICE_FAILED.
 class Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
@@ -71,11 +73,13 @@ class Engine {
   absl::StatusOr<std::vector<int64_t>> Truncate(uint64_t session_id, int64_t position);
   absl::Status Close(uint64_t session_id);
 
-  /// Checks, reserves, plans and enqueues one call; its sessions count it as applied. The tensors
-  /// must stay until Wait(ticket.fence).
+  /// Checks, plans, reserves and enqueues one call; its sessions count it as applied. The tensors
+  /// must stay until Wait(ticket.fence). After a failure of the device the answer is its error.
   absl::StatusOr<StepTicket> Submit(const StepCall& call);
   /// Blocks until the call is done. An error concerns the device, never the input.
   absl::Status Wait(const StepTicket& ticket);
+  /// OK until the device fails in Open, Submit or Wait; its error, DEVICE_FAILED, from then on.
+  const absl::Status& device_status() const { return device_status_; }
 
   const EngineOptions& options() const { return options_; }
   const DeviceInfo& device() const { return backend_->info(); }
@@ -84,6 +88,7 @@ class Engine {
 
  private:
   struct Work;  // one item of a call: its session, layer, plan, and whether it is a replay
+  using Group = std::vector<BlockPlan>;  // of one policy, independent of each other
 
   Engine(const EngineOptions& options, std::unique_ptr<Backend> backend);
 
@@ -95,15 +100,26 @@ class Engine {
   KvView ViewOf(const Session& session, const LayerState& layer) const;
 
   absl::StatusOr<std::vector<Work>> CheckItems(const StepCall& call) const;
+  static std::vector<Group> PlanCall(const StepCall& call, std::span<Work> work);
+  absl::Status ReserveSelections(std::span<const Group> groups);
   absl::Status TakePages(std::span<Work> work);
   absl::Status RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace);
-  absl::Status RunAttention(const StepCall& call, std::span<Work> work, StepTrace* trace);
-  absl::StatusOr<std::vector<SelectionSlots>> PlaceSelections(std::span<const Work> work,
-                                                              std::span<const BlockPlan> blocks);
+  absl::Status RunAttention(const StepCall& call,
+                            std::span<Work> work,
+                            std::span<const Group> groups,
+                            StepTrace* trace);
+  std::vector<SelectionSlots> PlaceSelections(std::span<const Work> work,
+                                              std::span<const BlockPlan> blocks) const;
   absl::Status RunBlocks(const StepCall& call,
                          std::span<const Work> work,
                          std::span<const BlockPlan> blocks,
                          StepTrace* trace);
+  static void Commit(const StepCall& call, std::span<Work> work, StepTicket* ticket);
+
+  // The error of a device that failed for `cause`, now and from now on.
+  absl::Status DeviceFailed(const absl::Status& cause);
+  // A status of code `refusal` as it is; any other error means that the device failed.
+  absl::Status RefusalOrFailure(absl::StatusCode refusal, const absl::Status& status);
 
   EngineOptions options_;
   std::unique_ptr<Backend> backend_;  // outlives everything below, which frees through it
@@ -112,6 +128,7 @@ class Engine {
   Buffer selections_;  // of the query blocks that no mask cache keeps
   PagePool pool_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
+  absl::Status device_status_;
   uint64_t next_session_id_;
 };
 

@@ -122,18 +122,51 @@ absl::Status Engine::TakePages(std::span<Work> work) {
 }
 
 absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
+  RETURN_IF_ERROR(device_status_);
   ASSIGN_OR_RETURN(std::vector<Work> work, CheckItems(call));
+  // All that may fail for want of memory comes before the first change.
+  const std::vector<Group> groups = PlanCall(call, work);
+  RETURN_IF_ERROR(ReserveSelections(groups));
   RETURN_IF_ERROR(TakePages(work));
   StepTicket ticket;
   if (absl::Status status = RunAppend(call, work, &ticket.trace); !status.ok()) {
     for (Work& item : work) {
       DropPages(item.session, item.layer, item.layer->tokens);
     }
-    return status;
+    return RefusalOrFailure(absl::StatusCode::kInvalidArgument, status);
   }
-  if (call.kind != StepKind::kAppend) {
-    RETURN_IF_ERROR(RunAttention(call, work, &ticket.trace));
+  // From here on nothing can be wrong with the call.
+  if (absl::Status status = RunAttention(call, work, groups, &ticket.trace); !status.ok()) {
+    return DeviceFailed(status);
   }
+  Commit(call, work, &ticket);
+  absl::StatusOr<Fence> fence = backend_->Mark();
+  if (!fence.ok()) {
+    return DeviceFailed(fence.status());
+  }
+  ticket.fence = *fence;
+  return ticket;
+}
+
+absl::Status Engine::Wait(const StepTicket& ticket) {
+  const absl::Status status = backend_->Wait(ticket.fence);
+  return status.ok() ? status : DeviceFailed(status);
+}
+
+absl::Status Engine::DeviceFailed(const absl::Status& cause) {
+  if (device_status_.ok()) {
+    device_status_ = MakeError(absl::StatusCode::kInternal,
+                               absl::StrCat("the device has failed: ", cause.message()),
+                               {.reason = "DEVICE_FAILED", .field = "", .metadata = {}});
+  }
+  return device_status_;
+}
+
+absl::Status Engine::RefusalOrFailure(absl::StatusCode refusal, const absl::Status& status) {
+  return status.ok() || status.code() == refusal ? status : DeviceFailed(status);
+}
+
+void Engine::Commit(const StepCall& call, std::span<Work> work, StepTicket* ticket) {
   for (Work& item : work) {
     if (!item.replay) {
       item.layer->tokens += item.item.rows;
@@ -142,17 +175,13 @@ absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
                                        .position = item.item.position,
                                        .rows = item.item.rows,
                                        .append_id = item.item.append_id};
-      ticket.trace.appended_tokens += item.item.rows;
+      ticket->trace.appended_tokens += item.item.rows;
     }
-    ticket.trace.replayed_items += item.replay ? 1 : 0;
-    ticket.trace.rows += item.item.rows;
-    ticket.layer_tokens.push_back(item.layer->tokens);
+    ticket->trace.replayed_items += item.replay ? 1 : 0;
+    ticket->trace.rows += item.item.rows;
+    ticket->layer_tokens.push_back(item.layer->tokens);
   }
-  ASSIGN_OR_RETURN(ticket.fence, backend_->Mark());
-  return ticket;
 }
-
-absl::Status Engine::Wait(const StepTicket& ticket) { return backend_->Wait(ticket.fence); }
 
 absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace) {
   const Stopwatch stopwatch;
@@ -182,14 +211,15 @@ absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepT
   return absl::OkStatus();
 }
 
-// Plans every item and runs the blocks. Blocks of a prefill are independent of each other; those of
-// a decode item build on the mask that the block before left, so they run one after the other.
-absl::Status Engine::RunAttention(const StepCall& call, std::span<Work> work, StepTrace* trace) {
-  size_t most_blocks = 0;
+// Plans every item, and groups the blocks in the order in which they run. Changes nothing but the
+// plans in `work`.
+std::vector<Engine::Group> Engine::PlanCall(const StepCall& call, std::span<Work> work) {
+  if (call.kind == StepKind::kAppend) {
+    return {};
+  }
   for (size_t index = 0; index < work.size(); ++index) {
     Work& item = work[index];
-    MaskCache& mask = item.layer->mask;
-    RETURN_IF_ERROR(item.replay ? mask.RewindCall(backend_.get()) : mask.BeginCall(backend_.get()));
+    const MaskCache& mask = item.layer->mask;
     item.plan = PlanItem(
         ItemState{.policy = &item.session->spec.policy,
                   .layer = item.layer_index,
@@ -200,11 +230,10 @@ absl::Status Engine::RunAttention(const StepCall& call, std::span<Work> work, St
                   .rows = item.item.rows,
                   .item = static_cast<int32_t>(index),
                   .first_row = item.first_row,
-                  .mask = mask.state()});
-    mask.Commit(item.plan.mask);
-    most_blocks = std::max(most_blocks, item.plan.blocks.size());
+                  .mask = item.replay ? mask.previous() : mask.state()});
   }
   // Items of other policies run in groups of their own: a verb has one rule for all its blocks.
+  std::vector<Group> groups;
   std::vector<bool> done(work.size());
   for (size_t first = 0; first < work.size(); ++first) {
     if (done[first]) {
@@ -217,29 +246,57 @@ absl::Status Engine::RunAttention(const StepCall& call, std::span<Work> work, St
         done[index] = true;
       }
     }
-    for (const std::vector<BlockPlan>& group : GroupBlocks(plans, PhaseOf(call.kind))) {
-      RETURN_IF_ERROR(RunBlocks(call, work, group, trace));
+    for (Group& group : GroupBlocks(plans, PhaseOf(call.kind))) {
+      groups.push_back(std::move(group));
     }
+  }
+  return groups;
+}
+
+// Room for what the stages of one group's blocks keep where no mask cache does: the blocks of a
+// prefill whose selection nobody needs later. One buffer, which grows to the largest group.
+absl::Status Engine::ReserveSelections(std::span<const Group> groups) {
+  int64_t most_chunks = 0;
+  for (const Group& group : groups) {
+    int64_t chunks = 0;
+    for (const BlockPlan& block : group) {
+      for (const int32_t kept : block.selected_chunks) {
+        chunks += block.to_cache ? 0 : kept;
+      }
+    }
+    most_chunks = Max(most_chunks, chunks);
+  }
+  const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * most_chunks;
+  if (bytes > selections_.bytes()) {
+    absl::StatusOr<Buffer> larger = backend_->Allocate(MemorySpace::kDevice, bytes);
+    RETURN_IF_ERROR(RefusalOrFailure(absl::StatusCode::kResourceExhausted, larger.status()));
+    selections_ = *std::move(larger);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RunAttention(const StepCall& call,
+                                  std::span<Work> work,
+                                  std::span<const Group> groups,
+                                  StepTrace* trace) {
+  if (call.kind == StepKind::kAppend) {
+    return absl::OkStatus();
+  }
+  for (Work& item : work) {
+    MaskCache& mask = item.layer->mask;
+    RETURN_IF_ERROR(item.replay ? mask.RewindCall(backend_.get()) : mask.BeginCall(backend_.get()));
+    mask.Commit(item.plan.mask);
+  }
+  for (const Group& group : groups) {
+    RETURN_IF_ERROR(RunBlocks(call, work, group, trace));
   }
   return backend_->Admit(AdmitArgs{});
 }
 
-// Where the stages of a group's blocks put what they keep: the layer's mask cache, or, for the
-// blocks of a prefill whose selection nobody needs later, one buffer that grows to the largest
-// group.
-absl::StatusOr<std::vector<SelectionSlots>> Engine::PlaceSelections(
-    std::span<const Work> work,
-    std::span<const BlockPlan> blocks) {
-  int64_t chunks = 0;
-  for (const BlockPlan& block : blocks) {
-    for (const int32_t kept : block.selected_chunks) {
-      chunks += block.to_cache ? 0 : kept;
-    }
-  }
-  const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * chunks;
-  if (bytes > selections_.bytes()) {
-    ASSIGN_OR_RETURN(selections_, backend_->Allocate(MemorySpace::kDevice, bytes));
-  }
+// Where the stages of a group's blocks put what they keep: the layer's mask cache, or the buffer
+// that ReserveSelections made.
+std::vector<SelectionSlots> Engine::PlaceSelections(std::span<const Work> work,
+                                                    std::span<const BlockPlan> blocks) const {
   auto* next = reinterpret_cast<int32_t*>(selections_.data());
   std::vector<SelectionSlots> slots(blocks.size());
   for (size_t index = 0; index < blocks.size(); ++index) {
@@ -262,7 +319,7 @@ absl::Status Engine::RunBlocks(const StepCall& call,
                                std::span<const BlockPlan> blocks,
                                StepTrace* trace) {
   const Session& session = *work[static_cast<size_t>(blocks[0].item)].session;
-  ASSIGN_OR_RETURN(const std::vector<SelectionSlots> slots, PlaceSelections(work, blocks));
+  const std::vector<SelectionSlots> slots = PlaceSelections(work, blocks);
   GroupRun run{.shape = AttentionShapeOf(session.spec.model),
                .policy = &session.spec.policy,
                .layers = &session.spec.policy.Of(PhaseOf(call.kind), call.layer),

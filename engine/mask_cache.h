@@ -19,6 +19,8 @@ class MaskCache {
   static absl::StatusOr<MaskCache> Create(const LayerPolicy& policy, Backend* backend);
 
   const MaskState& state() const { return state_; }
+  /// As it was before the last call, for its replay.
+  const MaskState& previous() const { return previous_; }
   /// First tokens of the chunks that `stage` keeps: [KeepChunks()], of which state() says how many
   /// count.
   int32_t* Selected(int32_t stage) const;

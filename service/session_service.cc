@@ -95,7 +95,13 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
       call, queue_,
       [this, spec = std::move(spec)](Engine& engine, const v1::OpenSessionRequest& /*request*/,
                                      v1::OpenSessionResponse* answer) -> absl::Status {
-        ASSIGN_OR_RETURN(const uint64_t session_id, engine.Open(*spec));
+        const absl::StatusOr<uint64_t> opened = engine.Open(*spec);
+        if (!engine.device_status().ok()) {
+          queue_->DeviceLost(engine.device_status());
+          return DeviceLostError("the session was not opened");
+        }
+        RETURN_IF_ERROR(opened.status());
+        const uint64_t session_id = *opened;
         answer->set_session_id(session_id);
         *answer->mutable_policy() = PolicyToWire(spec->policy);
         answer->set_instance_id(instance_id_);

@@ -55,11 +55,9 @@ absl::Status RunStep(const StepMessage& message,
   }
   BindOutputs(**model, message, step);
   absl::StatusOr<StepTicket> ticket = engine->Submit(step->call);
-  absl::Status status = ticket.ok() ? engine->Wait(*ticket) : ticket.status();
-  // Wait() fails for the device alone; a verb that cannot be enqueued is told apart by its code.
-  if (!status.ok() && (ticket.ok() || status.code() == absl::StatusCode::kUnavailable ||
-                       status.code() == absl::StatusCode::kInternal)) {
-    *device = std::move(status);
+  const absl::Status status = ticket.ok() ? engine->Wait(*ticket) : ticket.status();
+  if (!engine->device_status().ok()) {
+    *device = engine->device_status();
     return DeviceLostError("the step may or may not have been applied");
   }
   RETURN_IF_ERROR(status);

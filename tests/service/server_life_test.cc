@@ -173,19 +173,36 @@ TEST(ServerLife, AnIdleStreamDoesNotHoldUpTheDrain) {
   EXPECT_FALSE(stream->Finish().ok());
 }
 
+// Whether the device fails while a step is enqueued or while it runs makes no difference.
 TEST(ServerLife, ALostDeviceEndsEverything) {
+  for (const FakeVerb verb : {FakeVerb::kAppend, FakeVerb::kAttend, FakeVerb::kWait}) {
+    FakeDevice device;
+    TestServer server(TestConfig(), &device);
+    const uint64_t session = server.Open();
+    device.Fail(verb, absl::ResourceExhaustedError("an address of ours: /secret 0x1234"));
+    v1::DecodeStepResponse response;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      const WireError error =
+          ErrorOf(server.Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &response));
+      EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
+      EXPECT_EQ(error.reason, "DEVICE_LOST");
+      EXPECT_EQ(error.message.find("secret"), std::string::npos) << error.message;
+    }
+    EXPECT_TRUE(server.device_lost);
+  }
+}
+
+TEST(ServerLife, ADeviceThatFailsWhileASessionOpensIsLost) {
   FakeDevice device;
   TestServer server(TestConfig(), &device);
-  const uint64_t session = server.Open();
-  device.FailWaits(absl::InternalError("an address of ours: /secret 0x1234"));
-  v1::DecodeStepResponse response;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const WireError error =
-        ErrorOf(server.Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &response));
-    EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
-    EXPECT_EQ(error.reason, "DEVICE_LOST");
-    EXPECT_EQ(error.message.find("secret"), std::string::npos) << error.message;
-  }
+  device.Fail(FakeVerb::kCopy, absl::InternalError("an address of ours: /secret 0x1234"));
+  grpc::ClientContext context;
+  v1::OpenSessionResponse response;
+  const WireError error =
+      ErrorOf(server.sessions().OpenSession(&context, TestOpenRequest(), &response));
+  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(error.reason, "DEVICE_LOST");
+  EXPECT_EQ(error.message.find("secret"), std::string::npos) << error.message;
   EXPECT_TRUE(server.device_lost);
 }
 

@@ -23,9 +23,9 @@ void FakeDevice::AwaitHeld() {
   changed_.wait(lock, [this] { return waiting_; });
 }
 
-void FakeDevice::FailWaits(absl::Status status) {
+void FakeDevice::Fail(FakeVerb verb, absl::Status status) {
   const std::lock_guard lock(mutex_);
-  wait_status_ = std::move(status);
+  statuses_[static_cast<size_t>(verb)] = std::move(status);
 }
 
 int64_t FakeDevice::appends() const {
@@ -52,9 +52,9 @@ void FakeDevice::CountAttend() {
   ++attends_;
 }
 
-absl::Status FakeDevice::wait_status() const {
+absl::Status FakeDevice::StatusOf(FakeVerb verb) const {
   const std::lock_guard lock(mutex_);
-  return wait_status_;
+  return statuses_[static_cast<size_t>(verb)];
 }
 
 FakeBackend::FakeBackend(FakeDevice* device)
@@ -62,6 +62,7 @@ FakeBackend::FakeBackend(FakeDevice* device)
       device_(device) {}
 
 absl::StatusOr<Buffer> FakeBackend::Allocate(MemorySpace space, int64_t bytes) {
+  RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kAllocate));
   auto* data = static_cast<std::byte*>(std::calloc(1, static_cast<size_t>(bytes + 1)));
   return Buffer(this, space, data, bytes);
 }
@@ -71,11 +72,13 @@ void FakeBackend::Free(MemorySpace /*space*/, std::byte* data, int64_t /*bytes*/
 }
 
 absl::Status FakeBackend::Copy(void* to, const void* from, int64_t bytes) {
+  RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kCopy));
   std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }
 
 absl::Status FakeBackend::Append(const AppendArgs& args) {
+  RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kAppend));
   if (std::any_of(args.items.begin(), args.items.end(),
                   [](const AppendItem& item) { return !item.replay; })) {
     device_->PassGate();
@@ -84,6 +87,7 @@ absl::Status FakeBackend::Append(const AppendArgs& args) {
 }
 
 absl::Status FakeBackend::Prune(const PruneArgs& args) {
+  RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kPrune));
   for (const PruneBlock& block : args.blocks) {
     for (int32_t chunk = 0; chunk < block.num_selected; ++chunk) {
       block.selected[chunk] = block.Candidate(chunk, args.stage.chunk_tokens);
@@ -93,6 +97,7 @@ absl::Status FakeBackend::Prune(const PruneArgs& args) {
 }
 
 absl::Status FakeBackend::Attend(const AttendArgs& args) {
+  RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kAttend));
   device_->CountAttend();
   const int64_t row_bytes = args.q.Bytes() / args.q.shape[0];
   for (const AttendBlock& attend : args.blocks) {
@@ -113,8 +118,11 @@ absl::Status FakeBackend::Attend(const AttendArgs& args) {
 
 absl::Status FakeBackend::Admit(const AdmitArgs& /*args*/) { return absl::OkStatus(); }
 
-absl::StatusOr<Fence> FakeBackend::Mark() { return Fence{++sequence_}; }
+absl::StatusOr<Fence> FakeBackend::Mark() {
+  RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kMark));
+  return Fence{++sequence_};
+}
 
-absl::Status FakeBackend::Wait(Fence /*fence*/) { return device_->wait_status(); }
+absl::Status FakeBackend::Wait(Fence /*fence*/) { return device_->StatusOf(FakeVerb::kWait); }
 
 }  // namespace longshore

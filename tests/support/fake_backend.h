@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,8 +11,12 @@
 
 namespace longshore {
 
-/// What a test holds of a FakeBackend: a gate that its appends wait at, a switch that makes its
-/// waits fail, and counts of what it did. Thread-safe; outlives the backend.
+/// What a FakeBackend can be told to fail at.
+enum class FakeVerb : uint8_t { kAllocate, kCopy, kAppend, kPrune, kAttend, kMark, kWait };
+inline constexpr size_t kNumFakeVerbs = 7;
+
+/// What a test holds of a FakeBackend: a gate that its appends wait at, switches that make its
+/// verbs fail, and counts of what it did. Thread-safe; outlives the backend.
 class FakeDevice {
  public:
   /// Appends block from now on, until Release().
@@ -18,8 +24,8 @@ class FakeDevice {
   void Release();
   /// Blocks until an append waits at the gate.
   void AwaitHeld();
-  /// Wait() answers `status` from now on.
-  void FailWaits(absl::Status status);
+  /// The verb does nothing and answers `status` from now on; OK mends it.
+  void Fail(FakeVerb verb, absl::Status status);
 
   int64_t appends() const;
   int64_t attends() const;
@@ -28,13 +34,13 @@ class FakeDevice {
   friend class FakeBackend;
   void PassGate();
   void CountAttend();
-  absl::Status wait_status() const;
+  absl::Status StatusOf(FakeVerb verb) const;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;
   bool waiting_ = false;
-  absl::Status wait_status_;
+  std::array<absl::Status, kNumFakeVerbs> statuses_;  // by FakeVerb
   int64_t appends_ = 0;
   int64_t attends_ = 0;
 };
