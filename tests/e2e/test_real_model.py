@@ -40,7 +40,7 @@ def test_standard_finds_a_passkey_beyond_the_trained_length(daemon, model) -> No
     # The hardest place: a needle that lies inside the trained length and is asked for from beyond it.
     # tests/bench/passkey.py draws keys and depths; a test repeats.
     length, depth, key = 12288, 0.5, 20817
-    assert length > model.shape.rope.trained_length
+    assert length > model.shape.rope_tables[0].trained_tokens
     prompts = Prompts(model.tokenizer, length, [depth])
     attention = DaemonAttention.connect(
         model.shape, length + 64, target=daemon.target, policy="standard", dense_below_tokens=0

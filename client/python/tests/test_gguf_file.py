@@ -22,7 +22,7 @@ from tiny_model import (
     write_tiny_model,
 )
 
-from longshore.attention import Pairing
+from longshore import Pairing
 from longshore.runner import RunnerError, load_model
 from longshore.runner.gguf_file import GgufFile
 
@@ -88,11 +88,12 @@ def test_the_models_shape_is_the_files(tiny: Tiny) -> None:
     shape = load_model(tiny[0]).shape
     assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (LAYERS, HEADS, KV_HEADS)
     assert shape.head_dim == HEAD_DIM
-    assert shape.rope.pairing is Pairing.INTERLEAVED
-    assert shape.rope.trained_length == TRAINED_LENGTH
-    assert shape.rope.rotary_dim == HEAD_DIM
+    (rope,) = shape.rope_tables
+    assert rope.pairing is Pairing.INTERLEAVED
+    assert rope.trained_tokens == TRAINED_LENGTH
+    assert rope.rotary_dim == HEAD_DIM
     expected = [ROPE_BASE ** (-2 * pair / HEAD_DIM) for pair in range(HEAD_DIM // 2)]
-    np.testing.assert_allclose(shape.rope.inv_freq, expected, rtol=1e-15)
+    np.testing.assert_allclose(rope.inv_freq, expected, rtol=1e-15)
 
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from longshore.attention import ModelShape, Pairing, RopeTable
+from longshore import ModelShape, Pairing, RopeTable
 from longshore.runner import LocalAttention, local_attention
 from longshore.runner.local_attention import causal_attention
 from longshore.runner.rope import rotate, turns
 
 
 def one_layer(pairing: Pairing = Pairing.INTERLEAVED) -> ModelShape:
-    inv_freq = 10000.0 ** (-np.arange(0, 8, 2) / 8)
-    return ModelShape(1, 6, 2, 8, RopeTable(inv_freq, pairing, trained_length=64))
+    return ModelShape(1, 6, 2, 8, [RopeTable.from_base(10000.0, 8, pairing, trained_tokens=64)])
 
 
 def gaussian(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -80,8 +81,24 @@ def test_a_wrong_position_and_too_many_tokens_are_refused() -> None:
         LocalAttention(one_layer(Pairing.HALVES), 4)
 
 
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"rope_tables": []},
+        {"layer_rope_table": [-1]},
+        {"softmax_scale": 0.5},
+        {"logit_soft_cap": 50.0},
+        {"layer_sliding_window": [4]},
+        {"sink_logits": np.zeros((1, 6))},
+    ],
+)
+def test_a_shape_that_asks_for_more_is_refused(unknown: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="LocalAttention"):
+        LocalAttention(replace(one_layer(), **unknown), 4)
+
+
 def test_rotation_depends_on_the_distance_only() -> None:
-    rope = one_layer().rope
+    (rope,) = one_layer().rope_tables
     q, k, _ = gaussian(6, 1)
     near = rotate(q, turns(rope, 10, 1))[0, 0] @ rotate(k, turns(rope, 3, 1))[0, 0]
     far = rotate(q, turns(rope, 1_000_010, 1))[0, 0] @ rotate(k, turns(rope, 1_000_003, 1))[0, 0]

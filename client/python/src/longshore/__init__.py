@@ -12,7 +12,6 @@ longshore.runner           a Llama in numpy: GGUF, tokenizer, layers, generation
 longshore.run              the command line: python -m longshore.run --help
 """
 
-from longshore.attention import Pairing
 from longshore.client import Client, connect
 from longshore.connection import default_target
 from longshore.dtypes import DType, from_bfloat16_bits, to_bfloat16_bits
@@ -32,7 +31,7 @@ from longshore.errors import (
     Unimplemented,
 )
 from longshore.info import BackendInfo, Limits, ServerInfo, SessionInfo
-from longshore.model_shape import ModelShape, RopeTable
+from longshore.model_shape import ModelShape, Pairing, RopeTable
 from longshore.policy import AttentionPolicy
 from longshore.session import Session
 from longshore.step_stream import Pending, StepStream

@@ -1,6 +1,6 @@
 """The seam between a model runner and whoever computes its attention.
 
-A runner opens an `Attention` for one sequence from a `ModelShape`; then, layer by layer, it hands
+A runner opens an `Attention` for one sequence from its model's `ModelShape`; then, layer by layer, it hands
 over the queries, keys and values of the new tokens and gets the attention output back. Queries and
 keys are handed over *unrotated*: rotary positions belong to the attention side, because beyond the
 trained length they differ from the true positions.
@@ -8,49 +8,12 @@ trained length they differ from the true positions.
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-
-
-class Pairing(enum.Enum):
-    """Which two dimensions of a head RoPE turns together, for pair i of rotary_dim / 2."""
-
-    INTERLEAVED = "interleaved"  # 2i and 2i + 1
-    HALVES = "halves"  # i and i + rotary_dim / 2
-
-
-@dataclass(frozen=True, eq=False)
-class RopeTable:
-    """Rotary position embedding: at position p, pair i is turned by the angle p * inv_freq[i].
-
-    inv_freq        [rotary_dim / 2] float64, usually base^(-2i / rotary_dim)
-    trained_length  positions that the model saw in training
-    """
-
-    inv_freq: npt.NDArray[np.float64]
-    pairing: Pairing
-    trained_length: int
-
-    @property
-    def rotary_dim(self) -> int:
-        return 2 * len(self.inv_freq)
-
-
-@dataclass(frozen=True, eq=False)
-class ModelShape:
-    """What attention knows of a model. A KV head serves num_heads / num_kv_heads query heads."""
-
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope: RopeTable
 
 
 class Attention(Protocol):

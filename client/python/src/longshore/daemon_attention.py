@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
-from longshore import attention
 from longshore.attention import Floats
 from longshore.client import Client, connect
 from longshore.connection import default_target
 from longshore.dtypes import DType
 from longshore.errors import Error
-from longshore.model_shape import ModelShape, RopeTable
+from longshore.model_shape import ModelShape
 from longshore.policy import AttentionPolicy
 from longshore.runner.errors import RunnerError
 from longshore.session import Session
@@ -37,7 +37,7 @@ class DaemonAttention:
     @classmethod
     def connect(
         cls,
-        shape: attention.ModelShape,
+        shape: ModelShape,
         max_tokens: int,
         *,
         target: str | None = None,
@@ -50,7 +50,7 @@ class DaemonAttention:
         with _as_runner_errors(), ExitStack() as undo:
             client = undo.enter_context(connect(target))
             session = client.open_session(
-                model_shape(shape, kv_dtype),
+                replace(shape, kv_dtype=kv_dtype),
                 policy,
                 max_tokens=max_tokens,
                 name=name,
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_arguments(
-    options: argparse.Namespace, shape: attention.ModelShape, max_tokens: int
+    options: argparse.Namespace, shape: ModelShape, max_tokens: int
 ) -> DaemonAttention:
     """The attention that the options of add_arguments() name.
 
@@ -142,19 +142,6 @@ def from_arguments(
         dense_below_tokens=options.dense_below,
         kv_dtype=DType(options.kv_dtype),
         name=options.model.stem.encode()[:MAX_NAME_BYTES].decode(errors="ignore"),
-    )
-
-
-def model_shape(shape: attention.ModelShape, kv_dtype: DType) -> ModelShape:
-    """A runner's shape as a session is opened with it: float32 queries."""
-    rope = RopeTable(shape.rope.inv_freq, shape.rope.pairing, shape.rope.trained_length)
-    return ModelShape(
-        num_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        rope_tables=[rope],
-        kv_dtype=kv_dtype,
     )
 
 

@@ -1,7 +1,8 @@
-"""The attention part of a model, as a session is opened with it."""
+"""The attention part of a model: what a runner tells whoever computes its attention."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,8 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from longshore._proto.longshore.v1 import model_pb2
-from longshore.attention import Pairing
 from longshore.dtypes import DType
+
+
+class Pairing(enum.Enum):
+    """Which two dimensions of a head RoPE turns together, for pair i of rotary_dim / 2."""
+
+    INTERLEAVED = "interleaved"  # 2i and 2i + 1
+    HALVES = "halves"  # i and i + rotary_dim / 2
+
 
 _PAIRINGS = {
     Pairing.HALVES: model_pb2.ROPE_PAIRING_HALF,
@@ -31,6 +39,10 @@ class RopeTable:
     pairing: Pairing
     trained_tokens: int
     attention_scaling: float = 1.0
+
+    @property
+    def rotary_dim(self) -> int:
+        return 2 * len(self.inv_freq)
 
     @classmethod
     def from_base(
@@ -57,7 +69,9 @@ class RopeTable:
 
 @dataclass(frozen=True, eq=False)
 class ModelShape:
-    """Everything that the daemon must know of a model.
+    """Everything that attention must know of a model.
+
+    A KV head serves num_heads / num_kv_heads query heads.
 
     head_dim              64, 80, 96, 128, 192 or 256
     rope_tables           the model's rotary embeddings, usually one; empty: none, in no layer

@@ -167,10 +167,10 @@ def run(options: argparse.Namespace) -> None:
     if not tokens:
         raise RunnerError("the prompt is empty: the vocabulary has no token for any of it")
     max_tokens = len(tokens) + options.max_tokens
-    trained_length = model.shape.rope.trained_length
-    if options.attention == "local" and max_tokens > trained_length:
+    trained_tokens = model.shape.rope_tables[0].trained_tokens
+    if options.attention == "local" and max_tokens > trained_tokens:
         print(
-            f"warning: {model.name} was trained to {trained_length} tokens, this run needs up to "
+            f"warning: {model.name} was trained to {trained_tokens} tokens, this run needs up to "
             f"{max_tokens}; beyond that, dense attention at true positions loses the thread",
             file=sys.stderr,
         )

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from longshore.attention import Floats, ModelShape, Pairing
+from longshore.attention import Floats
+from longshore.model_shape import ModelShape, Pairing, RopeTable
 from longshore.runner.rope import rotate, turns
 
 # A block of scores, [QUERY_BLOCK * heads per KV head, KEY_BLOCK], should stay in the L3 cache.
@@ -19,9 +20,7 @@ class LocalAttention:
 
     def __init__(self, shape: ModelShape, max_tokens: int) -> None:
         """Memory is reserved for max_tokens at once, and used as tokens come."""
-        if shape.rope.pairing is not Pairing.INTERLEAVED:
-            raise ValueError(f"LocalAttention rotates interleaved pairs, not {shape.rope.pairing}")
-        self._shape = shape
+        self._rope = _plain_rope(shape)
         self._max_tokens = max_tokens
         self._lengths = [0] * shape.num_layers
         cache = (shape.num_kv_heads, max_tokens, shape.head_dim)
@@ -37,7 +36,7 @@ class LocalAttention:
         end = position + len(q)
         if end > self._max_tokens:
             raise ValueError(f"{end} tokens do not fit into max_tokens {self._max_tokens}")
-        turn = turns(self._shape.rope, position, len(q))
+        turn = turns(self._rope, position, len(q))
         self._keys[layer][:, position:end] = rotate(k, turn).swapaxes(0, 1)
         self._values[layer][:, position:end] = v.swapaxes(0, 1)
         self._lengths[layer] = end
@@ -58,6 +57,19 @@ class LocalAttention:
     def close(self) -> None:
         """See `Attention`."""
         self._keys, self._values = [], []
+
+
+def _plain_rope(shape: ModelShape) -> RopeTable:
+    """The one RoPE table of a shape that asks for nothing else. Raises ValueError for others."""
+    if len(shape.rope_tables) != 1 or any(shape.layer_rope_table):
+        raise ValueError("LocalAttention rotates all layers by one RoPE table")
+    rope = shape.rope_tables[0]
+    if rope.pairing is not Pairing.INTERLEAVED:
+        raise ValueError(f"LocalAttention rotates interleaved pairs, not {rope.pairing}")
+    scaled = rope.attention_scaling != 1 or shape.softmax_scale or shape.logit_soft_cap
+    if scaled or any(shape.layer_sliding_window) or shape.sink_logits is not None:
+        raise ValueError("LocalAttention computes softmax(q k / sqrt(head_dim)) v alone")
+    return rope
 
 
 def causal_attention(q: Floats, keys: Floats, values: Floats) -> Floats:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from longshore.attention import Floats, ModelShape, Pairing, RopeTable
+from longshore.attention import Floats
+from longshore.model_shape import ModelShape, Pairing, RopeTable
 from longshore.runner.errors import RunnerError
 from longshore.runner.gguf_file import GgufFile
 from longshore.runner.tokenizer import Tokenizer
@@ -111,7 +111,7 @@ def _read_shape(file: GgufFile, hidden: int) -> ModelShape:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rope=_read_rope(file, head_dim),
+        rope_tables=[_read_rope(file, head_dim)],
     )
 
 
@@ -127,11 +127,12 @@ def _read_rope(file: GgufFile, head_dim: int) -> RopeTable:
         raise RunnerError(f"{file.path}: RoPE scaling {scaling!r} is not computed by this runner")
     base = file.value("llama.rope.freq_base", float, 10000.0)
     rotary_dim = file.value("llama.rope.dimension_count", int, head_dim)
-    inv_freq: npt.NDArray[np.float64] = base ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
+    trained_tokens = file.value("llama.context_length", int)
+    rope = RopeTable.from_base(base, rotary_dim, Pairing.INTERLEAVED, trained_tokens)
     if "rope_freqs.weight" in file.tensor_names:
-        inv_freq = inv_freq / file.tensor("rope_freqs.weight", rotary_dim // 2)
-    trained_length = file.value("llama.context_length", int)
-    return RopeTable(inv_freq, Pairing.INTERLEAVED, trained_length)
+        factors = file.tensor("rope_freqs.weight", rotary_dim // 2)
+        rope = replace(rope, inv_freq=np.asarray(rope.inv_freq) / factors)
+    return rope
 
 
 _LAYER_TENSORS = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from longshore.attention import Floats, RopeTable
+from longshore.attention import Floats
+from longshore.model_shape import RopeTable
 
 
 def turns(rope: RopeTable, position: int, rows: int) -> npt.NDArray[np.complex64]:
