@@ -5,6 +5,7 @@ Filler with a pass key at several depths, longer than the model was trained for;
 results/passkey.jsonl for each policy and length (the share of right answers), and a table on stdout.
 
   tests/bench/passkey.py --model FILE.gguf --target unix:/run/longshored.sock [--policies standard,dense]
+                         [--extension at_trained_length]
 
 A run that was stopped continues: answers are kept in --state and not asked again.
 """
@@ -17,9 +18,9 @@ import random
 import time
 from pathlib import Path
 
+import sessions
 from record import record
 
-from longshore.daemon_attention import DaemonAttention
 from longshore.runner import Llama, load_model
 
 INTRO = (
@@ -76,16 +77,14 @@ def answers(llama: Llama, prompts: Prompts, keys: list[int], done: set[float]):
         yield depth, key, text
 
 
-def run(model, options: argparse.Namespace, policy: str, length: int, state: dict) -> list[dict]:
+def run(model, options: argparse.Namespace, preset: str, length: int, state: dict) -> list[dict]:
     depths = [float(depth) for depth in options.depths.split(",")]
     random_keys = random.Random(options.seed)
     keys = [random_keys.randrange(10000, 99999) for _ in depths]
     prompts = Prompts(model.tokenizer, length, depths)
-    name = f"{policy}-{length}"
+    name = f"{sessions.name(preset, options.extension)}-{length}"
     found = state.setdefault(name, [])
-    attention = DaemonAttention.connect(
-        model.shape, length + 64, target=options.target, policy=policy, dense_below_tokens=0
-    )
+    attention = sessions.open_attention(model.shape, length + 64, preset, options)
     with Llama(model, attention, options.piece) as llama:
         begin = time.monotonic()
         for depth, key, text in answers(llama, prompts, keys, {entry["depth"] for entry in found}):
@@ -100,8 +99,7 @@ def run(model, options: argparse.Namespace, policy: str, length: int, state: dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, type=Path)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--policies", default="standard,streaming,dense")
+    sessions.add_arguments(parser)
     parser.add_argument("--lengths", default="12288,16384")
     parser.add_argument("--depths", default="0.1,0.3,0.5,0.7,0.9")
     parser.add_argument("--piece", type=int, default=4096)
@@ -112,8 +110,9 @@ def main() -> None:
     state = json.loads(options.state.read_text()) if options.state.exists() else {}
     rows = []
     for length in (int(length) for length in options.lengths.split(",")):
-        for policy in options.policies.split(","):
-            found = run(model, options, policy, length, state)
+        for preset in options.policies.split(","):
+            policy = sessions.name(preset, options.extension)
+            found = run(model, options, preset, length, state)
             share = sum(entry["right"] for entry in found) / len(found)
             record(
                 "passkey.jsonl",
@@ -123,6 +122,7 @@ def main() -> None:
                 shapes=f"{model.name}, {length} tokens, depths {options.depths}, f32 KV, "
                 "dense_below_tokens 0",
                 answers=[entry["answer"] for entry in found],
+                right=[entry["right"] for entry in found],
             )
             marks = " ".join("+" if entry["right"] else "-" for entry in found)
             rows.append(f"| {length} | {policy} | {sum(e['right'] for e in found)} of {len(found)} | {marks} |")

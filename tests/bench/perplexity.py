@@ -5,6 +5,7 @@ One line in results/perplexity.jsonl for each policy and length, and a table on 
 longest text once; a shorter length is its beginning.
 
   tests/bench/perplexity.py --model FILE.gguf --text FILE.txt --target unix:/run/longshored.sock
+                            [--policies standard,dense] [--extension at_trained_length]
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import sessions
 from record import record
 
-from longshore.daemon_attention import DaemonAttention
 from longshore.runner import Llama, load_model
 
 
@@ -23,8 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, type=Path)
     parser.add_argument("--text", required=True, type=Path)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--policies", default="standard,streaming,dense")
+    sessions.add_arguments(parser)
     parser.add_argument("--lengths", default="8192,12288")
     parser.add_argument("--piece", type=int, default=4096)
     options = parser.parse_args()
@@ -34,10 +34,9 @@ def main() -> None:
     if len(tokens) < max(lengths):
         parser.error(f"{options.text} has {len(tokens)} tokens, {max(lengths)} are needed")
     rows = []
-    for policy in options.policies.split(","):
-        attention = DaemonAttention.connect(
-            model.shape, len(tokens), target=options.target, policy=policy, dense_below_tokens=0
-        )
+    for preset in options.policies.split(","):
+        policy = sessions.name(preset, options.extension)
+        attention = sessions.open_attention(model.shape, len(tokens), preset, options)
         with Llama(model, attention, options.piece) as llama:
             log_probs = llama.log_probs(tokens)
         for length in lengths:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from longshore._proto.longshore.v1.policy_pb2 import (
     AttentionPolicy,
     DescentParams,
+    Extension,
     LayerPolicy,
     Middle,
     PhasePolicy,
@@ -29,6 +30,7 @@ from longshore._proto.longshore.v1.policy_pb2 import (
 __all__ = [
     "AttentionPolicy",
     "DescentParams",
+    "Extension",
     "LayerPolicy",
     "Middle",
     "PhasePolicy",
