@@ -119,9 +119,28 @@ start_daemon() {
   DAEMON_PID=$!
   local attempt
   for attempt in $(seq 100); do
-    [ -S "$socket" ] && return
+    grep -q '\] ready, instance' "$log" && return  # the socket alone may be left over from a daemon that was killed
     kill -0 "$DAEMON_PID" 2>/dev/null || { cat "$log" >&2; die "longshored ended at once"; }
     sleep 0.1
   done
   die "longshored did not become ready within 10 s; see $log"
+}
+
+# is_daemon PID: whether it is a longshored that runs. The id may be another program's by now; one that has ended
+# stays as a zombie where nobody waits for it, as in a container without an init.
+is_daemon() {
+  [ "$(cat "/proc/$1/comm" 2>/dev/null)" = longshored ] && ! grep -qs '^State:[[:space:]]*Z' "/proc/$1/status"
+}
+
+# stop_daemon PID_FILE: stops the daemon whose process id the file holds, if it runs, and waits for its end.
+stop_daemon() {
+  local pid attempt
+  pid="$(cat "$1" 2>/dev/null)" || return 0
+  is_daemon "$pid" || return 0
+  kill "$pid"
+  for attempt in $(seq 100); do
+    is_daemon "$pid" || return 0
+    sleep 0.1
+  done
+  die "longshored (process $pid) did not end within 10 s"
 }

@@ -3,13 +3,18 @@
 # 8192 tokens) a question about a document of more than 12,000 tokens. Says what it does; may be run again.
 #
 #   deploy/quickstart.sh [QUESTION]
+#   POLICY=streaming deploy/quickstart.sh    the same, but seeing the first and last tokens only
+#
+# Also from the environment: DOCUMENT_BYTES (60000), METRICS (127.0.0.1:9464), LONGSHORE_CACHE (~/.cache/longshore).
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-QUESTION="${1:-For which space station was Debian selected as the operating system of choice?}"
+QUESTION="${1:-On which day did the first edition of this book come out?}"
+POLICY="${POLICY:-standard}"
 SOCKET="$LONGSHORE_CACHE/longshored.sock"
 LOG="$LONGSHORE_CACHE/longshored.log"
-METRICS=127.0.0.1:9464
+PID_FILE="$LONGSHORE_CACHE/longshored.pid"
+METRICS="${METRICS:-127.0.0.1:9464}"
 SECONDS=0
 
 install_packages "${BUILD_PACKAGES[@]}" "${PYTHON_PACKAGES[@]}"
@@ -22,20 +27,19 @@ get_model
 get_document
 
 say "Starting the daemon"
-if [ -S "$SOCKET" ] && [ -f "$LONGSHORE_CACHE/longshored.pid" ]; then
-  kill "$(cat "$LONGSHORE_CACHE/longshored.pid")" 2>/dev/null && sleep 1 || true
-fi
+stop_daemon "$PID_FILE"
 start_daemon "$SOCKET" "$LOG" --pool-bytes=4GiB --metrics-listen="$METRICS"
-echo "$DAEMON_PID" >"$LONGSHORE_CACHE/longshored.pid"
+echo "$DAEMON_PID" >"$PID_FILE"
 disown "$DAEMON_PID"
 cat "$LOG"
 
 head -c "${DOCUMENT_BYTES:-60000}" "$DOCUMENT" >"$LONGSHORE_CACHE/document.txt"
 say "Asking about $LONGSHORE_CACHE/document.txt (the Debian handbook's first $(wc -w <"$LONGSHORE_CACHE/document.txt") words)"
-echo "Question: $QUESTION"
 "$VENV/bin/python" -m longshore.run --model "$MODEL" \
-  --attention daemon --target "unix:$SOCKET" --policy standard \
-  --prompt-file "$LONGSHORE_CACHE/document.txt" --ask "$QUESTION" --max-tokens 120
+  --attention daemon --target "unix:$SOCKET" --policy "$POLICY" \
+  --prompt-file "$LONGSHORE_CACHE/document.txt" --ask "$QUESTION" --max-tokens 60 >"$LONGSHORE_CACHE/answer.txt"
+printf '\nQuestion: %s\nAnswer:   %s\n\n' "$QUESTION" "$(cat "$LONGSHORE_CACHE/answer.txt")"
+python3 "$LONGSHORE_ROOT/deploy/where.py" "$LONGSHORE_CACHE/document.txt" "$LONGSHORE_CACHE/answer.txt"
 
 say "What the daemon counted (http://$METRICS/metrics)"
 "$VENV/bin/python" - "$METRICS" <<'PY'
