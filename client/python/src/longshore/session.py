@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import Literal, overload
+from typing import Literal, Protocol, cast, overload
 
 import numpy as np
 
@@ -19,6 +18,45 @@ from longshore.steps import Attended, Kind, Positions, Rows, Step, Steps, run
 
 QUERY_BLOCK = 64  # a prompt that is cut at multiples of this gives the bits of the whole
 _MESSAGE_OVERHEAD_BYTES = 64 * 1024  # more than everything in a step's message besides its tensors
+
+
+class _Attend(Protocol):
+    """How Session.prefill and Session.decode are called: with want_lse they return (out, lse)."""
+
+    @overload
+    def __call__(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: Literal[False] = False,
+        exclude_sink_logits: bool = False,
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        position: int | None = None,
+        *,
+        want_lse: Literal[True],
+        exclude_sink_logits: bool = False,
+    ) -> tuple[Array, Array]: ...
+
+
+class _AttendMethod(Protocol):
+    def __get__(self, session: Session, owner: type[Session] | None = None) -> _Attend: ...
+
+
+def _attends(method: Callable[..., Array | tuple[Array, Array]]) -> _AttendMethod:
+    """The method itself, typed as _Attend: its overloads are written once for all of them."""
+    return cast(_AttendMethod, method)
 
 
 class Session:
@@ -67,34 +105,9 @@ class Session:
 
     def append(self, layer: int, k: Array, v: Array, position: int | None = None) -> None:
         """Keeps keys and values without attending."""
-        self._run("append_kv", layer, None, k, v, position)
+        self._run("append_kv", layer, Rows(self._positions, None, k, v, position))
 
-    @overload
-    def prefill(
-        self,
-        layer: int,
-        q: Array,
-        k: Array,
-        v: Array,
-        position: int | None = None,
-        *,
-        want_lse: Literal[False] = False,
-        exclude_sink_logits: bool = False,
-    ) -> Array: ...
-
-    @overload
-    def prefill(
-        self,
-        layer: int,
-        q: Array,
-        k: Array,
-        v: Array,
-        position: int | None = None,
-        *,
-        want_lse: Literal[True],
-        exclude_sink_logits: bool = False,
-    ) -> tuple[Array, Array]: ...
-
+    @_attends
     def prefill(
         self,
         layer: int,
@@ -115,35 +128,10 @@ class Session:
         More rows than the daemon takes at once are sent in pieces; an error then leaves the pieces
         before it applied, as tokens() tells.
         """
-        attended = self._run("prefill", layer, q, k, v, position, want_lse, exclude_sink_logits)
-        return _result(attended, want_lse)
+        rows = Rows(self._positions, q, k, v, position)
+        return _result(self._run("prefill", layer, rows, want_lse, exclude_sink_logits), want_lse)
 
-    @overload
-    def decode(
-        self,
-        layer: int,
-        q: Array,
-        k: Array,
-        v: Array,
-        position: int | None = None,
-        *,
-        want_lse: Literal[False] = False,
-        exclude_sink_logits: bool = False,
-    ) -> Array: ...
-
-    @overload
-    def decode(
-        self,
-        layer: int,
-        q: Array,
-        k: Array,
-        v: Array,
-        position: int | None = None,
-        *,
-        want_lse: Literal[True],
-        exclude_sink_logits: bool = False,
-    ) -> tuple[Array, Array]: ...
-
+    @_attends
     def decode(
         self,
         layer: int,
@@ -159,8 +147,8 @@ class Session:
 
         Arguments and result as for prefill(); never cut in pieces.
         """
-        attended = self._run("decode", layer, q, k, v, position, want_lse, exclude_sink_logits)
-        return _result(attended, want_lse)
+        rows = Rows(self._positions, q, k, v, position)
+        return _result(self._run("decode", layer, rows, want_lse, exclude_sink_logits), want_lse)
 
     def truncate(self, position: int) -> None:
         """Forgets all tokens at `position` and after it, in every layer that reaches it."""
@@ -191,12 +179,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         try:
             self.close()
         except Error:
@@ -215,33 +198,26 @@ class Session:
         self,
         kind: Kind,
         layer: int,
-        q: Array | None,
-        k: Array,
-        v: Array,
-        position: int | None,
+        rows: Rows,
         want_lse: bool = False,
         exclude_sink_logits: bool = False,
     ) -> list[Attended]:
         """One step, or several for more rows than the daemon takes in one: what each attended."""
-        if position is None:
-            position = self.tokens(layer)
-        arrays = [array for array in (q, k, v) if array is not None]
-        cuts = [slice(None)] if kind == "decode" else self._cuts(position, arrays)
+        position = self.tokens(layer) if rows.position is None else rows.position
         attended = []
-        for cut in cuts:
-            begin = position + (cut.start or 0)
-            rows = Rows(self._positions, None if q is None else q[cut], k[cut], v[cut], begin)
-            step = Step(kind, layer, [rows], want_lse, exclude_sink_logits)
+        for cut in [slice(0, None)] if kind == "decode" else self._cuts(position, rows):
+            part = rows.part(cut, position + cut.start)
+            step = Step(kind, layer, [part], want_lse, exclude_sink_logits)
             attended += run(self._steps, step)
         return attended
 
-    def _cuts(self, position: int, arrays: list[Array]) -> list[slice]:
-        """The pieces in which arrays [rows, ...] at `position` fit into the daemon's limits."""
-        rows = arrays[0].shape[0]
-        row_bytes = sum(array.nbytes for array in arrays) // max(rows, 1)
+    def _cuts(self, position: int, rows: Rows) -> Iterator[slice]:
+        """The pieces in which rows at `position` fit into the daemon's limits."""
+        count = rows.k.shape[0]
+        nbytes = rows.k.nbytes + rows.v.nbytes + (0 if rows.q is None else rows.q.nbytes)
         message_bytes = self._limits.max_message_bytes - _MESSAGE_OVERHEAD_BYTES
-        max_rows = min(self._limits.max_rows_per_prefill, message_bytes // max(row_bytes, 1))
-        return list(pieces(position, rows, max_rows))
+        max_rows = message_bytes // max(nbytes // max(count, 1), 1)
+        return pieces(position, count, min(self._limits.max_rows_per_prefill, max_rows))
 
 
 def pieces(position: int, rows: int, max_rows: int) -> Iterator[slice]:

@@ -7,7 +7,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
@@ -93,8 +92,8 @@ class StepStream:
         self, session: Session, layer: int, k: Array, v: Array, position: int | None = None
     ) -> Pending[None]:
         """See Session.append; never cut in pieces."""
-        rows = session.rows(self._connection, None, k, v, position)
-        return self._send(Step("append_kv", layer, [rows]), lambda attended: None)
+        step = Step("append_kv", layer, [session.rows(self._connection, None, k, v, position)])
+        return self._send(step, lambda attended: None)
 
     def prefill(
         self,
@@ -177,12 +176,7 @@ class StepStream:
     def __enter__(self) -> StepStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -91,6 +91,11 @@ class Rows:
     v: Array
     position: int | None = None
 
+    def part(self, cut: slice, position: int) -> Rows:
+        """The rows of a slice, the first of them at `position`."""
+        q = None if self.q is None else self.q[cut]
+        return Rows(self.positions, q, self.k[cut], self.v[cut], position)
+
 
 class Step:
     """One call of one layer over some sessions: its positions are claimed, its append ids chosen.
