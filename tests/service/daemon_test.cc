@@ -130,13 +130,19 @@ TEST(Daemon, TakesOverFromADeadOneAndNotFromALiveOne) {
 }
 
 TEST(Daemon, FlagsGoOnTopOfTheFile) {
-  const std::string file = ::testing::TempDir() + "longshored-test.textproto";
-  std::ofstream(file) << "listen: 'unix:" << SocketPath("file")
-                      << "' pool_bytes: '32MiB' metrics_listen: ''";
+  const std::string file =
+      absl::StrCat(::testing::TempDir(), "longshored-", getpid(), ".textproto");
+  std::ofstream out(file);
+  out << "listen: 'unix:" << SocketPath("file") << "' pool_bytes: '32MiB' metrics_listen: ''";
+  out.close();
+  ASSERT_TRUE(out) << file;
   Daemon daemon({"--config=" + file, "--pool-bytes=64MiB"});
   ASSERT_TRUE(daemon.AwaitLog("ready")) << daemon.Log();
   EXPECT_NE(daemon.Log().find("listening at unix:" + SocketPath("file")), std::string::npos);
   EXPECT_NE(daemon.Log().find("pool of 64 MiB"), std::string::npos) << daemon.Log();
+  daemon.Signal(SIGTERM);  // and not with the test, which would leave the socket behind
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+  std::filesystem::remove(file);
 }
 
 TEST(Daemon, WrongFlagsSayWhatIsWrong) {
