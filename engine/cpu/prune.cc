@@ -129,44 +129,65 @@ class StageRun {
     }
   }
 
-  // The best key of each chunk. Chunks that follow each other in a page make one tile.
-  void ScoreExact(int32_t begin, int32_t end, Scratch* scratch) const {
-    const RopeRows& rope = block_.rope;
-    float* cos = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
-    float* sin = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
-    float* dots = scratch->Floats(int64_t{rows_} * kTileKeys);
-    while (begin < end) {
-      const int64_t token = prune_.Candidate(begin, chunk_tokens_);
-      int32_t run_end = begin + 1;
-      while (run_end < end && Follows(token, begin, run_end)) {
-        ++run_end;
-      }
-      const KeyPiece piece{.token = token,
-                           .id = PruneKeyId(prune_.rope_style, token),
-                           .keys = (run_end - begin) * chunk_tokens_};
-      const TileRotation rotation{
-          .angles = {.cos = cos, .sin = sin}, .pairs = rope.pairs, .pairing = rope.pairing};
-      if (rotates_keys_) {
-        LoadAngles(rope, piece.id, piece.keys, cos, sin);
-      }
-      for (int32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-        const RowSource source = KeyRows(block_.kv, piece, kv_head);
-        const ScoreTile tile{dots, kTileKeys, rows_, piece.keys};
-        if (rotates_keys_) {
-          DotRotatedTile(Queries(kv_head), source, rotation, shape_.head_dim, tile);
-        } else {
-          DotTile(Queries(kv_head), source, shape_.head_dim, tile);
-        }
-        ChunkMaxTile(tile, chunk_tokens_, Scores(kv_head, begin), stride_);
-      }
-      begin = run_end;
+  // Candidates [begin, end) that follow each other in a page.
+  struct ChunkRun {
+    int32_t begin;
+    int32_t end;
+    KeyPiece piece;
+  };
+
+  // The run that starts at candidate `begin`; empty at `end`.
+  ChunkRun RunFrom(int32_t begin, int32_t end) const {
+    if (begin == end) {
+      return {.begin = end, .end = end, .piece = {}};
     }
+    const int64_t token = prune_.Candidate(begin, chunk_tokens_);
+    int32_t run_end = begin + 1;
+    while (run_end < end && Follows(token, begin, run_end)) {
+      ++run_end;
+    }
+    return {.begin = begin,
+            .end = run_end,
+            .piece = {.token = token,
+                      .id = PruneKeyId(prune_.rope_style, token),
+                      .keys = (run_end - begin) * chunk_tokens_}};
   }
 
   // Whether candidate `next` continues the run that began at candidate `begin` with `token`.
   bool Follows(int64_t token, int32_t begin, int32_t next) const {
     const int64_t expected = token + int64_t{next - begin} * chunk_tokens_;
     return expected % kBlockTokens != 0 && prune_.Candidate(next, chunk_tokens_) == expected;
+  }
+
+  // The best key of each chunk, a run at a time; while one is scored the next is fetched.
+  void ScoreExact(int32_t begin, int32_t end, Scratch* scratch) const {
+    const RopeRows& rope = block_.rope;
+    float* cos = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
+    float* sin = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
+    float* dots = scratch->Floats(int64_t{rows_} * kTileKeys);
+    const TileRotation rotation{
+        .angles = {.cos = cos, .sin = sin}, .pairs = rope.pairs, .pairing = rope.pairing};
+    for (ChunkRun run = RunFrom(begin, end); run.begin < end;) {
+      const ChunkRun next = RunFrom(run.end, end);
+      const KeyPiece& piece = run.piece;
+      if (rotates_keys_) {
+        LoadAngles(rope, piece.id, piece.keys, cos, sin);
+      }
+      for (int32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+        RowSource source = KeyRows(block_.kv, piece, kv_head);
+        if (next.piece.keys >= piece.keys) {
+          source.next = KeyRows(block_.kv, next.piece, kv_head).first;
+        }
+        const ScoreTile tile{dots, kTileKeys, rows_, piece.keys};
+        if (rotates_keys_) {
+          DotRotatedTile(Queries(kv_head), source, rotation, shape_.head_dim, tile);
+        } else {
+          DotTile(Queries(kv_head), source, shape_.head_dim, tile);
+        }
+        ChunkMaxTile(tile, chunk_tokens_, Scores(kv_head, run.begin), stride_);
+      }
+      run = next;
+    }
   }
 
   // rank[c] = max over rows and heads of (score - log-sum-exp over the candidates): a

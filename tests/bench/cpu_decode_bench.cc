@@ -41,29 +41,35 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Bytes read and written a second by a memcpy of all threads over memory that no cache holds.
-double CopyBandwidth(int32_t threads) {
-  const size_t bytes = size_t{256} << 20;
-  std::vector<char> from(bytes, 1);
-  std::vector<char> to(bytes, 2);
-  std::vector<double> rates;
-  for (int32_t repeat = 0; repeat < 7; ++repeat) {
+// Copies memory that no cache holds, by all threads.
+class CopyBench {
+ public:
+  explicit CopyBench(int32_t threads)
+      : threads_(static_cast<size_t>(threads)),
+        from_(kBytes, 1),
+        to_(kBytes, 2) {}
+
+  // Bytes read and written a second by one memcpy.
+  double Bandwidth() {
+    const size_t part = kBytes / threads_;
     const double seconds = Seconds([&] {
       std::vector<std::thread> team;
-      const size_t part = bytes / static_cast<size_t>(threads);
-      for (size_t thread = 0; thread < static_cast<size_t>(threads); ++thread) {
-        team.emplace_back([&, thread] {
-          std::memcpy(to.data() + thread * part, from.data() + thread * part, part);
-        });
+      for (size_t begin = 0; begin + part <= kBytes; begin += part) {
+        team.emplace_back([&, begin] { std::memcpy(&to_[begin], &from_[begin], part); });
       }
       for (std::thread& thread : team) {
         thread.join();
       }
     });
-    rates.push_back(2.0 * static_cast<double>(bytes) / seconds);
+    return 2.0 * static_cast<double>(kBytes) / seconds;
   }
-  return Median(rates);
-}
+
+ private:
+  static constexpr size_t kBytes = size_t{256} << 20;
+  size_t threads_;
+  std::vector<char> from_;
+  std::vector<char> to_;
+};
 
 class DecodeBench {
  public:
@@ -162,18 +168,14 @@ void Print(const char* id, double value, const char* unit, const std::string& mo
   std::fflush(stdout);
 }
 
-// Mean over whole refresh cycles, so that every kind of step counts as often as it happens; the
-// median of the cycles' means.
-double CycleSeconds(DecodeBench* bench, uint64_t session, int32_t cycles) {
-  std::vector<double> means;
-  for (int32_t cycle = 0; cycle < cycles; ++cycle) {
-    double total = 0;
-    for (int32_t step = 0; step < kRefreshCycle; ++step) {
-      total += bench->Step(session);
-    }
-    means.push_back(total / kRefreshCycle);
+// Mean seconds of a step over one cycle of refreshes, so that every kind of step counts as often as
+// it happens.
+double CycleSeconds(DecodeBench* bench, uint64_t session) {
+  double total = 0;
+  for (int32_t step = 0; step < kRefreshCycle; ++step) {
+    total += bench->Step(session);
   }
-  return Median(means);
+  return total / kRefreshCycle;
 }
 
 int Main(int64_t context, int32_t threads) {
@@ -189,23 +191,31 @@ int Main(int64_t context, int32_t threads) {
     Die(engine.status());
   }
   DecodeBench bench(engine->get(), context);
-  const int32_t cycles = 9;
-  const int64_t steps = int64_t{kRefreshCycle} * (cycles + 1);
-  const uint64_t dense = bench.Fill("dense", kLlamaTrainedTokens, steps);
-  const uint64_t within = bench.Fill("standard", kLlamaTrainedTokens, steps);
-  const uint64_t beyond = bench.Fill("standard", kLlamaTrainedTokens / 16, steps);
-  const double copy = CopyBandwidth(threads);
-  CycleSeconds(&bench, within, 1);  // warm
-  CycleSeconds(&bench, beyond, 1);
+  constexpr int32_t kRounds = 15;
+  constexpr int64_t kSteps = int64_t{kRefreshCycle} * (kRounds + 1);
+  const uint64_t dense = bench.Fill("dense", kLlamaTrainedTokens, kSteps);
+  const uint64_t within = bench.Fill("standard", kLlamaTrainedTokens, kSteps);
+  const uint64_t beyond = bench.Fill("standard", kLlamaTrainedTokens / 16, kSteps);
+  CopyBench copier(threads);
+  copier.Bandwidth();  // warm
   bench.Step(dense);
+  CycleSeconds(&bench, within);
+  CycleSeconds(&bench, beyond);
+  // In turns, so that both sides of a ratio see the same machine, whose memory others use too.
+  std::vector<double> copies;
   std::vector<double> dense_steps;
-  dense_steps.reserve(15);
-  for (int32_t step = 0; step < 15; ++step) {
+  std::vector<double> within_cycles;
+  std::vector<double> beyond_cycles;
+  for (int32_t round = 0; round < kRounds; ++round) {
+    copies.push_back(copier.Bandwidth());
     dense_steps.push_back(bench.Step(dense));
+    within_cycles.push_back(CycleSeconds(&bench, within));
+    beyond_cycles.push_back(CycleSeconds(&bench, beyond));
   }
+  const double copy = Median(copies);
   const double dense_seconds = Median(dense_steps);
-  const double within_seconds = CycleSeconds(&bench, within, cycles);
-  const double beyond_seconds = CycleSeconds(&bench, beyond, cycles);
+  const double within_seconds = Median(within_cycles);
+  const double beyond_seconds = Median(beyond_cycles);
   const double bytes = static_cast<double>(context) * kKvHeads * kHeadDim * 2 * 2;
   const std::string shapes = ", \"device\": \"cpu, " + std::to_string(threads) +
                              " threads\", \"shapes\": \"1 layer, 32/8 heads, 128 dims, bf16, " +
