@@ -39,10 +39,25 @@ def record(file: str, **entry: object) -> dict[str, object]:
         **entry,
         "device": entry.get("device", device()),
         "commit": commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": entry.get("command", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
         "date": datetime.date.today().isoformat(),
     }
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / file).open("a") as out:
         out.write(json.dumps(line) + "\n")
     return line
+
+
+def main() -> None:
+    """record.py FILE COMMAND...: runs a benchmark that prints JSON objects and records each."""
+    if len(sys.argv) < 3:
+        sys.exit(main.__doc__)
+    file, *command = sys.argv[1:]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    for entry in (json.loads(line) for line in printed.splitlines()):
+        entry["device"] = f"{device()}, {entry.get('device', '')}".rstrip(", ")
+        print(entry["id"], record(file, **entry, command=shlex.join(command))["value"], entry["unit"])
+
+
+if __name__ == "__main__":
+    main()
