@@ -66,8 +66,9 @@ void PlanStages(const ItemState& state,
 ItemPlan PlanItem(const ItemState& state) {
   const AttentionPolicy& policy = *state.policy;
   const LayerPolicy& layers = policy.Of(state.phase, state.layer);
-  // Masks of one phase serve the other only where both make the same ones.
-  const bool masks_carry_over = layers.stages == policy.Of(Phase::kDecode, state.layer).stages;
+  // Masks of one phase serve the other only where both make the same ones, windows included: a mask
+  // freezes where its window begins.
+  const bool masks_carry_over = layers == policy.Of(Phase::kDecode, state.layer);
   ItemPlan plan;
   plan.mask = state.mask;
   const int64_t beyond_from = BeyondFrom(policy, state.trained_tokens, state.max_tokens);

@@ -67,6 +67,12 @@ AttentionPolicy OtherStagesInPrefill() {
   return policy;
 }
 
+AttentionPolicy OtherWindowInPrefill(int64_t window_tokens) {
+  AttentionPolicy policy = SmallStandard();
+  policy.prefill.rest.window_tokens = window_tokens;
+  return policy;
+}
+
 AttentionPolicy WithPruningRope(RopeStyle within, RopeStyle beyond) {
   AttentionPolicy policy = SmallStandard();
   LayerPolicy layers = policy.decode.rest;
@@ -101,6 +107,8 @@ std::vector<ConformanceCase> Stages() {
        .steps = {{StepKind::kPrefill, 130}, {StepKind::kDecode, 1, 3}}},
       {.name = "DensePrefillPrunedDecode", .policy = DensePrefillPrunedDecode()},
       {.name = "OtherStagesInPrefill", .policy = OtherStagesInPrefill()},
+      {.name = "ANarrowerWindowInPrefill", .policy = OtherWindowInPrefill(16)},
+      {.name = "AWiderWindowInPrefill", .policy = OtherWindowInPrefill(300)},
       {.name = "ManyCandidates",  // more than a thread's range, more than a tile
        .policy = OneStage(1, 64, 2),
        .steps = {{StepKind::kAppend, 2300}, {StepKind::kDecode, 1, 4}}},
