@@ -7,7 +7,7 @@ results/passkey.jsonl for each policy and length (the share of right answers), a
   tests/bench/passkey.py --model FILE.gguf --target unix:/run/longshored.sock [--policies standard,dense]
                          [--extension at_trained_length]
 
-A run that was stopped continues: answers are kept in --state and not asked again.
+With --state FILE a run that was stopped continues: answers of the same commit are not asked again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import sessions
-from record import record
+from record import commit, record
 
 from longshore.runner import Llama, load_model
 
@@ -83,14 +83,16 @@ def run(model, options: argparse.Namespace, preset: str, length: int, state: dic
     keys = [random_keys.randrange(10000, 99999) for _ in depths]
     prompts = Prompts(model.tokenizer, length, depths)
     name = f"{sessions.name(preset, options.extension)}-{length}"
-    found = state.setdefault(name, [])
+    key = f"{name}-{commit()}"  # an answer of other code is no answer of this
+    found = state.setdefault(key, [])
     attention = sessions.open_attention(model.shape, length + 64, preset, options)
     with Llama(model, attention, options.piece) as llama:
         begin = time.monotonic()
         for depth, key, text in answers(llama, prompts, keys, {entry["depth"] for entry in found}):
             right = str(key) in text.replace(" ", "")
             found.append({"depth": depth, "key": key, "answer": text, "right": right})
-            options.state.write_text(json.dumps(state, indent=1))
+            if options.state:
+                options.state.write_text(json.dumps(state, indent=1))
             print(f"{name} depth {depth}: {text!r} {'right' if right else 'WRONG'} "
                   f"({time.monotonic() - begin:.0f} s)", flush=True)
     return found
@@ -104,10 +106,10 @@ def main() -> None:
     parser.add_argument("--depths", default="0.1,0.3,0.5,0.7,0.9")
     parser.add_argument("--piece", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=2502)
-    parser.add_argument("--state", type=Path, default=Path("/tmp/longshore-passkey.json"))
+    parser.add_argument("--state", type=Path)
     options = parser.parse_args()
     model = load_model(options.model)
-    state = json.loads(options.state.read_text()) if options.state.exists() else {}
+    state = json.loads(options.state.read_text()) if options.state and options.state.exists() else {}
     rows = []
     for length in (int(length) for length in options.lengths.split(",")):
         for preset in options.policies.split(","):
