@@ -128,6 +128,7 @@ absl::StatusOr<bool> IsReplay(StepKind kind,
     return false;
   }
   if (last.any && last.kind == kind && last.position == item.position && last.rows == item.rows &&
+      item.append_id != 0 &&
       last.append_id == item.append_id) {
     return true;
   }

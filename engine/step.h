@@ -16,7 +16,7 @@ struct StepItem {
   uint64_t session_id = 0;
   int64_t position = 0;  ///< of the first row
   int64_t rows = 0;
-  uint64_t append_id = 0;
+  uint64_t append_id = 0;  ///< tells a replay from another call; 0: the call cannot be replayed
 };
 
 /// One call: one layer of one or more sessions of the same model shape. The rows of the items are

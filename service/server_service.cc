@@ -31,6 +31,7 @@ v1::GetServerInfoResponse MakeServerInfo(const Config& config,
   limits->set_max_tokens_per_session(config.engine.max_tokens_per_session);
   limits->set_max_queued_calls(config.max_queued_calls);
   limits->set_pool_bytes(config.engine.pool_bytes);
+  limits->set_max_steps_in_flight(config.max_steps_in_flight);
 
   for (const std::string& name : PresetNames()) {
     info.add_presets(name);

@@ -83,8 +83,7 @@ def run(model, options: argparse.Namespace, preset: str, length: int, state: dic
     keys = [random_keys.randrange(10000, 99999) for _ in depths]
     prompts = Prompts(model.tokenizer, length, depths)
     name = f"{sessions.name(preset, options.extension)}-{length}"
-    key = f"{name}-{commit()}"  # an answer of other code is no answer of this
-    found = state.setdefault(key, [])
+    found = state.setdefault(f"{name}-{commit()}", [])  # other code's answers are not this code's
     attention = sessions.open_attention(model.shape, length + 64, preset, options)
     with Llama(model, attention, options.piece) as llama:
         begin = time.monotonic()

@@ -159,6 +159,17 @@ TEST_F(ReplayTest, QueriesMustBeWithinTheLimitsAgain) {
   ReplayAndGoOn(output);
 }
 
+// Two callers that set no id must not be taken for one that repeats itself.
+TEST_F(ReplayTest, WithoutAnIdNothingIsAReplay) {
+  Step(StepKind::kAppend, 500);
+  const CallPart part{.session_id = subject_.id(),
+                      .position = 500,
+                      .append_id = 0,
+                      .rows = Slice(model_, rows_, 500, 501)};
+  EXPECT_EQ(ReasonOf(StepKind::kDecode, part), "OK");
+  EXPECT_EQ(ReasonOf(StepKind::kDecode, part), "POSITION_CONFLICT");
+}
+
 TEST_F(ReplayTest, AnythingElseAtATakenPositionIsAConflict) {
   Step(StepKind::kAppend, 500);
   Step(StepKind::kDecode, 3);  // append id 2

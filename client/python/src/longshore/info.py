@@ -30,6 +30,7 @@ class Limits:
     max_sessions: int
     max_tokens_per_session: int
     max_queued_calls: int
+    max_steps_in_flight: int
     pool_bytes: int
 
 
@@ -62,6 +63,7 @@ class ServerInfo:
                 max_sessions=limits.max_sessions,
                 max_tokens_per_session=limits.max_tokens_per_session,
                 max_queued_calls=limits.max_queued_calls,
+                max_steps_in_flight=limits.max_steps_in_flight,
                 pool_bytes=limits.pool_bytes,
             ),
             presets=tuple(wire.presets),
@@ -100,7 +102,7 @@ class SessionInfo:
             layer_tokens=tuple(wire.layer_tokens),
             page_bytes_used=wire.page_bytes_used,
             page_bytes_reserved=wire.page_bytes_reserved,
-            failure=wire.failure,
+            failure=wire.failure.message,
             model=ModelShape.from_wire(wire.model) if wire.HasField("model") else None,
             policy=wire.policy if wire.HasField("policy") else None,
         )
