@@ -11,7 +11,6 @@ source "$(dirname "$0")/lib.sh"
 
 QUESTION="${1:-On which day did the first edition of this book come out?}"
 POLICY="${POLICY:-standard}"
-SOCKET="$LONGSHORE_CACHE/longshored.sock"
 LOG="$LONGSHORE_CACHE/longshored.log"
 PID_FILE="$LONGSHORE_CACHE/longshored.pid"
 METRICS="${METRICS:-127.0.0.1:9464}"
@@ -27,6 +26,8 @@ get_model
 get_document
 
 say "Starting the daemon"
+SOCKET="$("$VENV/bin/python" -c 'from longshore import connection; print(connection.default_target())')"
+SOCKET="${SOCKET#unix:}"
 stop_daemon "$PID_FILE"
 start_daemon "$SOCKET" "$LOG" --pool-bytes=4GiB --metrics-listen="$METRICS"
 echo "$DAEMON_PID" >"$PID_FILE"
@@ -36,7 +37,7 @@ cat "$LOG"
 head -c "${DOCUMENT_BYTES:-60000}" "$DOCUMENT" >"$LONGSHORE_CACHE/document.txt"
 say "Asking about $LONGSHORE_CACHE/document.txt (the Debian handbook's first $(wc -w <"$LONGSHORE_CACHE/document.txt") words)"
 "$VENV/bin/python" -m longshore.run --model "$MODEL" \
-  --attention daemon --target "unix:$SOCKET" --policy "$POLICY" \
+  --target "unix:$SOCKET" --policy "$POLICY" \
   --prompt-file "$LONGSHORE_CACHE/document.txt" --ask "$QUESTION" --max-tokens 60 >"$LONGSHORE_CACHE/answer.txt"
 printf '\nQuestion: %s\nAnswer:   %s\n\n' "$QUESTION" "$(cat "$LONGSHORE_CACHE/answer.txt")"
 python3 "$LONGSHORE_ROOT/deploy/where.py" "$LONGSHORE_CACHE/document.txt" "$LONGSHORE_CACHE/answer.txt"
@@ -54,4 +55,5 @@ PY
 say "Done in $SECONDS s"
 echo "The daemon goes on at unix:$SOCKET; its log is $LOG."
 echo "Ask again:  deploy/quickstart.sh \"YOUR QUESTION\""
+echo "In Python:  $VENV/bin/python   (the README's example as it stands)"
 echo "Stop it:    kill $DAEMON_PID"

@@ -55,9 +55,9 @@ def test_the_command_line_writes_what_it_writes_locally(
     tiny: Tiny, daemon: FakeDaemon, capsys: Output
 ) -> None:
     arguments = ["--model", str(tiny[0]), "--raw", "--ask", "hello " * 50, "--max-tokens", "9"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--attention", "local"]) == 0
     local = capsys.readouterr().out
-    arguments += ["--attention", "daemon", "--target", daemon.target]
+    arguments += ["--target", daemon.target]
     assert main(arguments) == 0
     assert capsys.readouterr().out == local
 
@@ -82,7 +82,7 @@ def test_the_command_line_writes_what_it_writes_locally(
 def test_what_the_daemon_refuses_is_one_line(
     tiny: Tiny, daemon: FakeDaemon, capsys: Output, options: list[str], message: str
 ) -> None:
-    arguments = ["--model", str(tiny[0]), "--ask", "hello", "--attention", "daemon"]
+    arguments = ["--model", str(tiny[0]), "--ask", "hello"]
     assert main([*arguments, "--target", daemon.target, *options]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}") and error.count("\n") == 1

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 from tiny_model import Weights
 
-from longshore.run import main
+from longshore import run
 
 Tiny = tuple[Path, Weights]
 Output = pytest.CaptureFixture[str]
+
+
+def main(arguments: list[str]) -> int:
+    """The command without a daemon."""
+    return run.main([*arguments, "--attention", "local"])
 
 
 def test_text_goes_to_stdout_and_the_summary_to_stderr(tiny: Tiny, capsys: Output) -> None:

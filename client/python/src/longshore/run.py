@@ -18,7 +18,8 @@ from longshore.runner import Llama, LocalAttention, Model, RunnerError, TextStre
 from longshore.runner.chat import chat_prompt
 
 DESCRIPTION = """\
-Runs a Llama-architecture GGUF in numpy and prints its answer as it comes.
+Runs a Llama-architecture GGUF in numpy, with longshored for its attention, and prints its answer
+as it comes.
 
 The document and the question become one user message in the model's chat format; with --raw there
 is no chat format and the model continues the text. Text goes to stdout, progress and timings to
@@ -28,7 +29,8 @@ EXAMPLES = """\
 examples:
   python -m longshore.run --model SmolLM2.gguf --ask "What is the capital of France?"
   python -m longshore.run --model SmolLM2.gguf --prompt-file report.txt --ask "Who wrote it?"
-  echo "Once upon a time" | python -m longshore.run --model SmolLM2.gguf --prompt-file - --raw"""
+  echo "Once upon a time" | python -m longshore.run --model SmolLM2.gguf --prompt-file - --raw
+  python -m longshore.run --model SmolLM2.gguf --ask "No daemon?" --attention local"""
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -45,9 +47,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--raw", action="store_true", help="no chat format: continue the text")
     add(
         "--attention",
-        choices=["local", "daemon"],
-        default="local",
-        help="who computes attention: local is dense, in this process (default: %(default)s)",
+        choices=["daemon", "local"],
+        default="daemon",
+        help="who computes attention: longshored, or dense in this process (default: %(default)s)",
     )
     add(
         "--max-tokens",
