@@ -47,6 +47,28 @@ TEST(RopeTable, AnglesAreThoseOfDoublePrecision) {
   }
 }
 
+// Every coarse row of a long table is cos and sin of its angle, rounded to fp32 once. Ids that are
+// not computed but composed differ from the exact angle by what double precision makes of it.
+TEST(RopeTable, ComposedRowsRoundOnce) {
+  const auto backend = *MakeBackend({.name = "cpu", .threads = 1});
+  const RopeSpec spec = TestRope(128, 4096);
+  constexpr int64_t kIds = (int64_t{1} << 22) - 100;  // the last piece is not whole
+  const RopeTable table = *RopeTable::Create(spec, kIds, backend.get());
+  const RopeRows rows = table.rows();
+  int64_t exact = 0;
+  const int64_t coarse_rows = (kIds + 63) / 64;
+  for (int64_t row = 0; row < coarse_rows; row += (row < 600 ? 1 : 61)) {
+    for (int32_t pair = 0; pair < 64; ++pair) {
+      const double angle = static_cast<double>(row * 64) * spec.inv_freq[static_cast<size_t>(pair)];
+      const auto index = row * 64 + pair;
+      ASSERT_NEAR(double{rows.coarse_cos[index]}, std::cos(angle), 3.1e-8) << row << ", " << pair;
+      ASSERT_NEAR(double{rows.coarse_sin[index]}, std::sin(angle), 3.1e-8) << row << ", " << pair;
+      exact += rows.coarse_cos[index] == static_cast<float>(std::cos(angle)) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(exact, 64 * (600 + (coarse_rows - 600) / 61) * 98 / 100);
+}
+
 TEST(RopeTable, CarriesWhatKernelsNeed) {
   const auto backend = *MakeBackend({.name = "cpu", .threads = 1});
   RopeSpec spec = TestRope(6, 77);
