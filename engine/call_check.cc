@@ -3,7 +3,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/core/error.h"
 
 namespace longshore {
 namespace {

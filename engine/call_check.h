@@ -1,11 +1,10 @@
 #pragma once
 
+#include "engine/engine_options.h"
 #include "engine/model_shape.h"
 #include "engine/step.h"
 
 namespace longshore {
-
-struct EngineOptions;
 
 /// Checks what a call says about itself: items, rows and limits. InvalidArgument names the field
 /// (`items[1].rows`) and the two numbers.

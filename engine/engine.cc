@@ -4,17 +4,12 @@
 #include <utility>
 
 #include "engine/core/math.h"
+#include "engine/session_size.h"
 
 namespace longshore {
 namespace {
 
 constexpr int64_t kSummaryShare = KvView::kGranuleBytes / 64;  // summary bytes of a granule
-
-int64_t PageBytes(const ModelShape& model) {
-  return int64_t{2} * kBlockTokens * model.num_kv_heads * model.head_dim * SizeOf(model.kv_dtype);
-}
-
-int64_t PagesFor(int64_t tokens) { return CeilDiv(tokens, kBlockTokens); }
 
 }  // namespace
 
@@ -56,11 +51,20 @@ absl::Status Engine::CheckSpec(SessionSpec* spec) const {
     return InvalidField("max_tokens", spec->max_tokens, " is not in 1..",
                         options_.max_tokens_per_session);
   }
+  RETURN_IF_ERROR(CheckSessionSize(*spec, options_));
   if (static_cast<int64_t>(sessions_.size()) >= options_.max_sessions) {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
         absl::StrCat(sessions_.size(), " sessions are open, the limit is ", options_.max_sessions),
         {.reason = "TOO_MANY_SESSIONS", .field = "", .metadata = {}});
+  }
+  const int64_t table_bytes = TableBytes(*spec);
+  if (table_bytes > options_.max_table_bytes - table_bytes_) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("tables of open sessions hold ", table_bytes_, " bytes, ", table_bytes,
+                     " more are needed, the limit is ", options_.max_table_bytes),
+        {.reason = "TABLES_FULL", .field = "", .metadata = {}});
   }
   return absl::OkStatus();
 }
@@ -70,6 +74,7 @@ absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
   RETURN_IF_ERROR(CheckSpec(&spec));
   auto session = std::make_unique<Session>();
   session->page_bytes = PageBytes(spec.model);
+  session->table_bytes = TableBytes(spec);
   session->spec = std::move(spec);
   const int64_t pages = session->spec.overcommit
                             ? 0
@@ -80,6 +85,7 @@ absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
     pool_.Unreserve(session->page_bytes, pages);
     return RefusalOrFailure(absl::StatusCode::kResourceExhausted, status);
   }
+  table_bytes_ += session->table_bytes;
   session->id = next_session_id_++;
   const uint64_t id = session->id;
   sessions_.emplace(id, std::move(session));
@@ -89,13 +95,7 @@ absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
 // Everything of a session that needs memory besides its pages.
 absl::Status Engine::Prepare(Session* session) {
   const SessionSpec& spec = session->spec;
-  // Every id of every style is below the true position of some token, or W (pruning `relative`).
-  int64_t max_ids = spec.max_tokens;
-  for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
-    for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-      max_ids = Max(max_ids, spec.policy.Of(phase, layer).window_tokens + 1);
-    }
-  }
+  const int64_t max_ids = MaxRopeIds(spec);
   for (const RopeSpec& rope : spec.model.rope_tables) {
     ASSIGN_OR_RETURN(RopeTable table, RopeTable::Create(rope, max_ids, backend_.get()));
     session->rope_tables.push_back(std::move(table));
@@ -110,8 +110,8 @@ absl::Status Engine::Prepare(Session* session) {
     LayerState& state = session->layers.emplace_back();
     const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
     ASSIGN_OR_RETURN(state.page_ids, backend_->Allocate(MemorySpace::kHostMapped, bytes));
-    ASSIGN_OR_RETURN(state.mask,
-                     MaskCache::Create(spec.policy.Of(Phase::kDecode, layer), backend_.get()));
+    ASSIGN_OR_RETURN(state.mask, MaskCache::Create(spec.policy.Of(Phase::kDecode, layer),
+                                                   spec.max_tokens, backend_.get()));
   }
   return absl::OkStatus();
 }
@@ -219,6 +219,7 @@ absl::Status Engine::Close(uint64_t session_id) {
     DropPages(session, &layer, 0);
   }
   pool_.Unreserve(session->page_bytes, session->reserved_pages);
+  table_bytes_ -= session->table_bytes;
   sessions_.erase(session_id);
   return absl::OkStatus();
 }

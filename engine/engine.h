@@ -10,6 +10,7 @@
 
 #include "engine/backend.h"
 #include "engine/core/error.h"
+#include "engine/engine_options.h"
 #include "engine/group_run.h"
 #include "engine/kv/page_pool.h"
 #include "engine/model_shape.h"
@@ -18,19 +19,6 @@
 #include "engine/step.h"
 
 namespace longshore {
-
-/// Limits that an engine is made with.
-struct EngineOptions {
-  int64_t pool_bytes = int64_t{4} << 30;  ///< host memory for pages
-  int32_t max_sessions = 256;
-  int64_t max_tokens_per_session = int64_t{16} << 20;
-  int32_t max_items_per_call = 256;
-  int64_t max_rows_per_prefill = 32768;  ///< sum over a call's items; also for AppendKV
-  int32_t max_rows_per_decode_item = 64;
-  /// Ids count up from here. A service picks a random one, so that ids of an earlier process are
-  /// not found instead of naming somebody else's session.
-  uint64_t first_session_id = 1;
-};
 
 /// What a session looks like from outside.
 struct SessionInfo {
@@ -84,6 +72,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const DeviceInfo& device() const { return backend_->info(); }
   PoolUsage pool_usage() const { return pool_.usage(); }
+  int64_t table_bytes() const { return table_bytes_; }
   int64_t num_sessions() const { return static_cast<int64_t>(sessions_.size()); }
 
  private:
@@ -129,6 +118,7 @@ class Engine {
   PagePool pool_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   absl::Status device_status_;
+  int64_t table_bytes_ = 0;  // of all open sessions
   uint64_t next_session_id_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/core/math.h"
+
 namespace longshore {
 namespace {
 
@@ -13,17 +15,32 @@ void InvalidateFrom(int64_t position, MaskState* state) {
   }
 }
 
+// Chunks that a stage keeps at most in a session of max_tokens.
+int64_t MaxKept(const PruningStage& stage, int64_t max_tokens) {
+  return Min(stage.KeepChunks(), max_tokens / stage.chunk_tokens);
+}
+
 }  // namespace
 
-absl::StatusOr<MaskCache> MaskCache::Create(const LayerPolicy& policy, Backend* backend) {
+int64_t MaskCache::BytesFor(const LayerPolicy& policy, int64_t max_tokens) {
+  int64_t chunks = 0;
+  for (const PruningStage& stage : policy.stages) {
+    chunks += MaxKept(stage, max_tokens);
+  }
+  return static_cast<int64_t>(2 * sizeof(int32_t)) * chunks;
+}
+
+absl::StatusOr<MaskCache> MaskCache::Create(const LayerPolicy& policy,
+                                            int64_t max_tokens,
+                                            Backend* backend) {
   MaskCache cache;
   for (size_t stage = 0; stage < policy.stages.size(); ++stage) {
     cache.offsets_[stage] = cache.total_chunks_;
-    cache.total_chunks_ += policy.stages[stage].KeepChunks();
+    cache.total_chunks_ += MaxKept(policy.stages[stage], max_tokens);
   }
   if (cache.total_chunks_ > 0) {
-    const auto bytes = static_cast<int64_t>(2 * sizeof(int32_t)) * cache.total_chunks_;
-    ASSIGN_OR_RETURN(cache.storage_, backend->Allocate(MemorySpace::kDevice, bytes));
+    ASSIGN_OR_RETURN(cache.storage_,
+                     backend->Allocate(MemorySpace::kDevice, BytesFor(policy, max_tokens)));
   }
   return cache;
 }

@@ -15,14 +15,16 @@ namespace longshore {
 /// concern.
 class MaskCache {
  public:
-  /// Room for the output of every stage of `policy`.
-  static absl::StatusOr<MaskCache> Create(const LayerPolicy& policy, Backend* backend);
+  /// Room for the output of every stage of `policy` in a session of `max_tokens`.
+  static absl::StatusOr<MaskCache> Create(const LayerPolicy& policy,
+                                          int64_t max_tokens,
+                                          Backend* backend);
+  static int64_t BytesFor(const LayerPolicy& policy, int64_t max_tokens);
 
   const MaskState& state() const { return state_; }
   /// As it was before the last call, for its replay.
   const MaskState& previous() const { return previous_; }
-  /// First tokens of the chunks that `stage` keeps: [KeepChunks()], of which state() says how many
-  /// count.
+  /// First tokens of the chunks that `stage` keeps; state() says how many.
   int32_t* Selected(int32_t stage) const;
 
   /// A new call begins: what is current becomes the previous generation.

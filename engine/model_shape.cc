@@ -92,6 +92,23 @@ absl::Status CheckRopeTable(const RopeSpec& rope, int32_t head_dim) {
   return absl::OkStatus();
 }
 
+// A table costs memory and time when a session is opened, so each has a use.
+absl::Status CheckTableUse(const ModelShape& shape) {
+  if (std::ssize(shape.rope_tables) > shape.num_layers) {
+    return InvalidField("rope_tables", "has ", shape.rope_tables.size(),
+                        " entries, more than num_layers ", shape.num_layers);
+  }
+  const std::vector<int32_t>& uses = shape.layer_rope_table;
+  for (size_t table = 0; table < shape.rope_tables.size(); ++table) {
+    if (std::find(uses.begin(), uses.end(), static_cast<int32_t>(table)) == uses.end()) {
+      return InvalidField(absl::StrCat("rope_tables[", table, "]"), "is used by none of ",
+                          shape.num_layers, " layers; there are ", shape.rope_tables.size(),
+                          " tables");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLayers(const ModelShape& shape) {
   const auto num_layers = static_cast<size_t>(shape.num_layers);
   if (shape.layer_rope_table.size() != num_layers) {
@@ -157,6 +174,7 @@ absl::StatusOr<ModelShape> NormalizeModelShape(ModelShape shape) {
     }
   }
   RETURN_IF_ERROR(CheckLayers(shape));
+  RETURN_IF_ERROR(CheckTableUse(shape));
   return shape;
 }
 

@@ -33,6 +33,7 @@ struct ModelShape {
   DType kv_dtype = DType::kF32;     ///< as stored
   float softmax_scale = 0.0F;       ///< at most 1000; after Normalize(): never 0
   float logit_soft_cap = 0.0F;      ///< 0: none; else in 0.001..1e6
+  /// Each used by some layer.
   std::vector<RopeSpec> rope_tables = {};
   std::vector<int32_t> layer_rope_table = {};      ///< [num_layers]; -1: no rotary embedding
   std::vector<int64_t> layer_sliding_window = {};  ///< [num_layers] tokens a query sees; 0: all

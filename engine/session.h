@@ -51,6 +51,7 @@ struct Session {
   std::vector<RopeTable> rope_tables;  ///< [spec.model.rope_tables]
   std::vector<LayerState> layers;      ///< [num_layers]
   int64_t page_bytes = 0;
+  int64_t table_bytes = 0;     ///< outside the pool
   int64_t reserved_pages = 0;  ///< promised by the pool and not yet in use
   Buffer sink_logits;          ///< [num_layers, num_heads] f32, or empty
 

@@ -18,7 +18,7 @@ struct RetryDelay {
 constexpr RetryDelay kRetryDelays[] = {
     {kQueueFull, absl::Milliseconds(50)},    {kLoading, absl::Milliseconds(500)},
     {kDraining, absl::Seconds(2)},           {"POOL_FULL", absl::Seconds(2)},
-    {"TOO_MANY_SESSIONS", absl::Seconds(2)},
+    {"TOO_MANY_SESSIONS", absl::Seconds(2)}, {"TABLES_FULL", absl::Seconds(2)},
 };
 
 ErrorDetails DetailsOrCode(const absl::Status& status) {

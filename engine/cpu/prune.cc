@@ -15,6 +15,10 @@ namespace {
 
 constexpr int32_t kRangeCandidates = 64;  // candidates that a thread scores at a time
 constexpr int32_t kTileKeys = 64;
+// A block with more scores than this is the whole team's, so that they are there once and not once
+// a thread: as much as the engine's max_score_bytes, and this for each thread, is all there ever
+// is.
+constexpr int64_t kMaxOwnScoreBytes = int64_t{64} << 20;
 
 // Runs body(index, scratch) for [0, count): on the team for a single block, in place where whole
 // blocks are what the team shares.
@@ -40,6 +44,11 @@ class StageRun {
         bounds_(args.stage.selector == Selector::kBounds),
         rotates_keys_(!PruneKeysAreUnrotated(prune.rope_style) && block_.rope.pairs > 0) {}
 
+  // What the block needs to be ranked; 0 where there is nothing to choose.
+  int64_t ScoreBytes() const {
+    return prune_.num_selected == candidates_ ? 0 : Scores() * static_cast<int64_t>(sizeof(float));
+  }
+
   void Run(Loop loop, Scratch* scratch) {
     if (prune_.num_selected == candidates_) {
       for (int32_t candidate = 0; candidate < candidates_; ++candidate) {
@@ -49,7 +58,7 @@ class StageRun {
     }
     scratch->Reset();
     LoadAllQueries(scratch);
-    scores_ = scratch->Floats(int64_t{shape_.num_kv_heads} * rows_ * stride_);
+    scores_ = scratch->Floats(Scores());
     const int64_t ranges = CeilDiv(candidates_, kRangeCandidates);
     loop(ranges, [this](int64_t range, Scratch* local) { ScoreRange(range, local); });
     Rank(loop, scratch);
@@ -57,6 +66,7 @@ class StageRun {
   }
 
  private:
+  int64_t Scores() const { return int64_t{shape_.num_kv_heads} * rows_ * stride_; }
   int32_t Depth() const { return bounds_ ? 2 * shape_.head_dim : shape_.head_dim; }
   const float* Queries(int32_t kv_head) const {
     return queries_ + int64_t{kv_head} * rows_ * Depth();
@@ -251,7 +261,11 @@ class StageRun {
 
 absl::Status CpuBackend::Prune(const PruneArgs& args) {
   const auto blocks = static_cast<int64_t>(args.blocks.size());
-  if (blocks >= team_.threads()) {
+  const bool small =
+      std::all_of(args.blocks.begin(), args.blocks.end(), [&](const PruneBlock& block) {
+        return StageRun(args, block).ScoreBytes() <= kMaxOwnScoreBytes;
+      });
+  if (small && blocks >= team_.threads()) {
     // Enough blocks for everybody: a thread takes a block from start to end.
     team_.ParallelFor(blocks, [&](int64_t index, int32_t thread) {
       Scratch* tiles = &scratch_[static_cast<size_t>(thread)];

@@ -45,6 +45,7 @@ RopeSpec Turned(RopePairing pairing, int32_t rotary_dim, float attention_scaling
 ModelShape WithoutRope() {
   ModelShape model = TestModel(4, 2);
   model.rope_tables.clear();
+  model.rope_tables.clear();
   model.layer_rope_table = {-1};
   return model;
 }

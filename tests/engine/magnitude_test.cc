@@ -116,6 +116,7 @@ std::vector<Extreme> Extremes(DType query_dtype, DType kv_dtype) {
   least.rope_tables = {TestRope(128)};
   least.rope_tables[0].attention_scaling = kMinAttentionScaling;
   ModelShape bare = model;
+  bare.rope_tables.clear();
   bare.layer_rope_table = {-1};
   ModelShape capped = beyond;
   capped.logit_soft_cap = kMinLogitSoftCap;

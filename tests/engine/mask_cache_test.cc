@@ -15,7 +15,7 @@ class MaskCacheTest : public ::testing::Test {
   MaskCacheTest()
       : backend_(*MakeBackend({.name = "cpu", .threads = 1})),
         policy_(SmallStandard().decode.rest),  // keeps 4 and 8 chunks
-        cache_(*MaskCache::Create(policy_, backend_.get())) {}
+        cache_(*MaskCache::Create(policy_, 1000, backend_.get())) {}
 
   // A call that leaves `first` in every place and was refreshed at `position`.
   void Call(int32_t first, int64_t position) {
@@ -54,6 +54,15 @@ TEST_F(MaskCacheTest, StagesHaveRoomOfTheirOwn) {
   EXPECT_EQ(cache_.Selected(1) - cache_.Selected(0), 4);
   Call(10, 100);
   Expect(10, 100);
+}
+
+TEST_F(MaskCacheTest, HasRoomForNoMoreChunksThanTheSessionMayHold) {
+  EXPECT_EQ(MaskCache::BytesFor(policy_, 1000), 2 * 4 * (4 + 8));
+  EXPECT_EQ(MaskCache::BytesFor(policy_, 130), 2 * 4 * (2 + 8));
+  EXPECT_EQ(MaskCache::BytesFor(policy_, 17), 2 * 4 * 2);
+  EXPECT_EQ(MaskCache::BytesFor(SmallDense().decode.rest, 1000), 0);
+  const MaskCache small = *MaskCache::Create(policy_, 130, backend_.get());
+  EXPECT_EQ(small.Selected(1) - small.Selected(0), 2);
 }
 
 TEST_F(MaskCacheTest, RewindBringsBackWhatTheLastCallSaw) {
@@ -100,7 +109,7 @@ TEST_F(MaskCacheTest, TruncateHoldsForBothGenerations) {
 }
 
 TEST_F(MaskCacheTest, PoliciesWithoutStagesNeedNothing) {
-  MaskCache cache = *MaskCache::Create(SmallDense().decode.rest, backend_.get());
+  MaskCache cache = *MaskCache::Create(SmallDense().decode.rest, 1000, backend_.get());
   EXPECT_TRUE(cache.BeginCall(backend_.get()).ok());
   EXPECT_TRUE(cache.RewindCall(backend_.get()).ok());
   cache.TruncateTo(0);

@@ -111,6 +111,17 @@ TEST(ModelShape, SizesAreNamedWithBothNumbers) {
        "1 is not -1 or below the number of rope_tables 1"},
       {[](ModelShape* m) { m->layer_rope_table = {-2}; }, "layer_rope_table[0]",
        "-2 is not -1 or below the number of rope_tables 1"},
+      {[](ModelShape* m) { m->rope_tables.push_back(TestRope(64)); }, "rope_tables",
+       "has 2 entries, more than num_layers 1"},
+      {[](ModelShape* m) {
+         m->num_layers = 3;
+         m->layer_rope_table = {0, 0, 2};
+         m->layer_sliding_window = {0, 0, 0};
+         m->rope_tables.resize(3, TestRope(64));
+       },
+       "rope_tables[1]", "is used by none of 3 layers; there are 3 tables"},
+      {[](ModelShape* m) { m->layer_rope_table = {-1}; }, "rope_tables[0]",
+       "is used by none of 1 layers; there are 1 tables"},
       {[](ModelShape* m) { m->layer_sliding_window = {-1}; }, "layer_sliding_window[0]",
        "-1 is less than 0"},
       {[](ModelShape* m) { m->sink_logits = {1.0F}; }, "sink_logits",

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "engine/engine_options.h"
+#include "engine/model_shape.h"
+#include "engine/session.h"
+
+namespace longshore {
+
+/// Bytes of a page: kBlockTokens tokens of one layer, keys and values.
+int64_t PageBytes(const ModelShape& model);
+
+/// Pages of `tokens` tokens of one layer.
+int64_t PagesFor(int64_t tokens);
+
+/// Rotary ids of a session are below this: every id of every style is below the true position of
+/// some token, or the window (pruning `relative`).
+int64_t MaxRopeIds(const SessionSpec& spec);
+
+/// What a session holds outside the pool from Open to Close: rotary tables, page ids, masks,
+/// learned sinks. Much of it is only touched as the session grows.
+int64_t TableBytes(const SessionSpec& spec);
+
+/// Whether the memory that the session's shape, policy and length ask for is within the engine's
+/// bounds: a page within a slab, tables and the scores of every pruning stage within their limits.
+/// InvalidArgument names the field and both numbers. The spec must be valid otherwise.
+absl::Status CheckSessionSize(const SessionSpec& spec, const EngineOptions& options);
+
+}  // namespace longshore
