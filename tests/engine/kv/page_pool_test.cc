@@ -61,10 +61,25 @@ TEST(PagePool, AllocateFailsWhenEmptyAndChangesNothing) {
   EXPECT_TRUE(pool.Reserve(16 * kKiB, 0).ok());
 }
 
-TEST(PagePool, PagesLargerThanASlabAreRefused) {
+TEST(PagePool, APageMayFillItsSlab) {
   PagePool pool(4 * kSlab, kSlab);
-  EXPECT_EQ(pool.Reserve(kSlab + 4 * kKiB, 1).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(pool.Reserve(kSlab, 4).ok());
+  EXPECT_FALSE(pool.Reserve(kSlab, 1).ok());
+  EXPECT_EQ(pool.AllocateReserved(kSlab), 0);
+  EXPECT_EQ(pool.AllocateReserved(kSlab), 16);
+}
+
+// The largest pool: ids of its last pages are still int32.
+TEST(PagePool, PageIdsOfTheLargestPoolFit) {
+  const int64_t slab = int64_t{1} << 40;
+  PagePool pool(PagePool::kMaxBytes, slab);
+  EXPECT_EQ(pool.usage().total_bytes, PagePool::kMaxBytes);
+  ASSERT_TRUE(pool.Reserve(slab, 8).ok());
+  for (int64_t page = 0; page < 8; ++page) {
+    EXPECT_EQ(pool.AllocateReserved(slab), page * (slab / 4096));
+  }
+  pool.Free(slab, static_cast<int32_t>(7 * (slab / 4096)), false);
+  EXPECT_EQ(pool.usage().free_bytes, slab);
 }
 
 TEST(PagePool, SlabsServeOneSizeAtATime) {
