@@ -11,6 +11,22 @@ namespace {
 
 constexpr int64_t kSummaryShare = KvView::kGranuleBytes / 64;  // summary bytes of a granule
 
+absl::Status CheckAtMost(absl::string_view field, int64_t value, int64_t limit) {
+  return value <= limit ? absl::OkStatus() : InvalidField(field, value, " is more than ", limit);
+}
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  if (options.pool_bytes < PagePool::kDefaultSlabBytes) {
+    return InvalidField("pool_bytes", options.pool_bytes, " is less than one slab of ",
+                        PagePool::kDefaultSlabBytes);
+  }
+  RETURN_IF_ERROR(CheckAtMost("pool_bytes", options.pool_bytes, PagePool::kMaxBytes));
+  RETURN_IF_ERROR(CheckAtMost("max_tokens_per_session", options.max_tokens_per_session,
+                              EngineOptions::kMaxTokens));
+  return CheckAtMost("max_rows_per_prefill", options.max_rows_per_prefill,
+                     EngineOptions::kMaxTokens);
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend)
@@ -23,12 +39,9 @@ Engine::~Engine() = default;
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        std::unique_ptr<Backend> backend) {
+  RETURN_IF_ERROR(CheckOptions(options));
   auto engine = std::unique_ptr<Engine>(new Engine(options, std::move(backend)));
   const int64_t bytes = engine->pool_.usage().total_bytes;
-  if (bytes == 0) {
-    return InvalidField("pool_bytes", options.pool_bytes, " is less than one slab of ",
-                        PagePool::kDefaultSlabBytes);
-  }
   ASSIGN_OR_RETURN(engine->pages_, engine->backend_->Allocate(MemorySpace::kHostMapped, bytes));
   for (Buffer& summaries : engine->summaries_) {
     ASSIGN_OR_RETURN(summaries,

@@ -45,6 +45,7 @@ struct LayerSelection {
 /// MAX_TOKENS; Internal DEVICE_FAILED.
 class Engine {
  public:
+  /// InvalidArgument names the option that is out of range and both numbers.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         std::unique_ptr<Backend> backend);
   ~Engine();

@@ -31,6 +31,24 @@ TEST(Engine, NeedsAPoolOfASlab) {
   EXPECT_EQ((*Create(options))->pool_usage().total_bytes, 2 * kSlab);
 }
 
+// Page ids and token ids are int32.
+TEST(Engine, RefusesOptionsThatItsIdsCannotCount) {
+  EngineOptions options;
+  options.pool_bytes = PagePool::kMaxBytes + 1;
+  EXPECT_EQ(Create(options).status().message(),
+            "pool_bytes 8796093022209 is more than 8796093022208");
+  options.pool_bytes = kSlab;
+  options.max_tokens_per_session = (int64_t{1} << 31) - 63;
+  EXPECT_EQ(Create(options).status().message(),
+            "max_tokens_per_session 2147483585 is more than 2147483584");
+  options.max_tokens_per_session = EngineOptions::kMaxTokens;
+  options.max_rows_per_prefill = INT64_MAX;
+  EXPECT_EQ(Create(options).status().message(),
+            "max_rows_per_prefill 9223372036854775807 is more than 2147483584");
+  options.max_rows_per_prefill = EngineOptions::kMaxTokens;
+  EXPECT_TRUE(Create(options).ok());
+}
+
 TEST(Engine, OpenNamesTheFieldThatIsWrong) {
   const auto engine = MakeTestEngine();
   const auto field_of = [&](const SessionSpec& spec) {
