@@ -9,8 +9,6 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kSummaryShare = KvView::kGranuleBytes / 64;  // summary bytes of a granule
-
 absl::Status CheckAtMost(absl::string_view field, int64_t value, int64_t limit) {
   return value <= limit ? absl::OkStatus() : InvalidField(field, value, " is more than ", limit);
 }
@@ -44,11 +42,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   const int64_t bytes = engine->pool_.usage().total_bytes;
   ASSIGN_OR_RETURN(engine->pages_, engine->backend_->Allocate(MemorySpace::kHostMapped, bytes));
   for (Buffer& summaries : engine->summaries_) {
-    ASSIGN_OR_RETURN(summaries,
-                     engine->backend_->Allocate(MemorySpace::kDevice,
-                                                bytes / KvView::kGranuleBytes * kSummaryShare));
+    ASSIGN_OR_RETURN(summaries, engine->backend_->Allocate(MemorySpace::kDevice,
+                                                           SummaryBytes(bytes) / kNumSummaryKinds));
   }
   return engine;
+}
+
+int64_t Engine::SummaryBytes(int64_t pool_bytes) {
+  constexpr int64_t kShare = KvView::kGranuleBytes / 64;  // of a granule, for each kind
+  return pool_bytes / KvView::kGranuleBytes * kShare * kNumSummaryKinds;
 }
 
 absl::Status Engine::CheckSpec(SessionSpec* spec) const {

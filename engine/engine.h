@@ -48,6 +48,8 @@ class Engine {
   /// InvalidArgument names the option that is out of range and both numbers.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         std::unique_ptr<Backend> backend);
+  /// Key summaries that lie beside a pool of `pool_bytes`.
+  static int64_t SummaryBytes(int64_t pool_bytes);
   ~Engine();
 
   absl::StatusOr<uint64_t> Open(SessionSpec spec);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -94,9 +95,15 @@ absl::Status ReadBytes(const std::string& text, absl::string_view field, int64_t
 }
 
 template <typename T>
-absl::Status ReadLimit(T value, absl::string_view field, T* limit) {
+absl::Status ReadLimit(T value,
+                       absl::string_view field,
+                       T* limit,
+                       T largest = std::numeric_limits<T>::max()) {
   if (value < 0) {
     return InvalidField(field, value, " is negative");
+  }
+  if (value > largest) {
+    return InvalidField(field, value, " is more than ", largest);
   }
   *limit = value == 0 ? *limit : value;
   return absl::OkStatus();
@@ -112,13 +119,17 @@ absl::Status ReadLimits(const config::Limits& written, Config* config) {
   }
   RETURN_IF_ERROR(
       ReadBytes(written.max_queued_bytes(), "limits.max_queued_bytes", &config->max_queued_bytes));
+  RETURN_IF_ERROR(
+      ReadBytes(written.max_table_bytes(), "limits.max_table_bytes", &engine.max_table_bytes));
+  RETURN_IF_ERROR(
+      ReadBytes(written.max_score_bytes(), "limits.max_score_bytes", &engine.max_score_bytes));
   RETURN_IF_ERROR(ReadLimit(written.max_sessions(), "limits.max_sessions", &engine.max_sessions));
   RETURN_IF_ERROR(ReadLimit(written.max_tokens_per_session(), "limits.max_tokens_per_session",
-                            &engine.max_tokens_per_session));
+                            &engine.max_tokens_per_session, EngineOptions::kMaxTokens));
   RETURN_IF_ERROR(ReadLimit(written.max_items_per_call(), "limits.max_items_per_call",
                             &engine.max_items_per_call));
   RETURN_IF_ERROR(ReadLimit(written.max_rows_per_prefill(), "limits.max_rows_per_prefill",
-                            &engine.max_rows_per_prefill));
+                            &engine.max_rows_per_prefill, EngineOptions::kMaxTokens));
   RETURN_IF_ERROR(ReadLimit(written.max_rows_per_decode_item(), "limits.max_rows_per_decode_item",
                             &engine.max_rows_per_decode_item));
   RETURN_IF_ERROR(
@@ -191,6 +202,11 @@ absl::StatusOr<Config> ResolveConfig(const config::DaemonConfig& written) {
   }
   config.backend.threads = written.threads();
   RETURN_IF_ERROR(ReadBytes(written.pool_bytes(), "pool_bytes", &config.engine.pool_bytes));
+  if (config.engine.pool_bytes > PagePool::kMaxBytes) {
+    return InvalidField("pool_bytes", config.engine.pool_bytes, " is more than ",
+                        PagePool::kMaxBytes, ", the most that page ids can count");
+  }
+  config.allow_overcommit_memory = written.allow_overcommit_memory();
   RETURN_IF_ERROR(ReadLogLevel(written.log_level(), &config));
   if (written.has_drain_seconds()) {
     const double seconds = written.drain_seconds();

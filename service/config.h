@@ -20,6 +20,7 @@ struct Config {
   std::vector<Address> metrics_listen;  ///< none or one
   BackendOptions backend;
   EngineOptions engine;
+  bool allow_overcommit_memory = false;
   spdlog::level::level_enum log_level = spdlog::level::info;
   std::chrono::milliseconds drain_limit{5000};
   int64_t max_message_bytes = int64_t{64} << 20;

@@ -12,13 +12,13 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
+#include <absl/types/optional.h>
 
+#include "service/host_memory.h"
 #include "service/version.h"
 
 namespace longshore {
 namespace {
-
-constexpr int32_t kNotGiven = -1;
 
 /// A flag that knows whether it was given: only then does it replace what the config file says.
 /// absl::optional would take an empty text for absent, and `--metrics-listen=` means "none".
@@ -38,7 +38,6 @@ std::string AbslUnparseFlag(const GivenText& flag) { return flag.text; }
 }  // namespace longshore
 
 using longshore::GivenText;
-using longshore::kNotGiven;
 
 ABSL_FLAG(std::string, config, "", "a file in protobuf text format; schema: service/config.proto");
 ABSL_FLAG(GivenText,
@@ -52,11 +51,17 @@ ABSL_FLAG(bool,
           "let --listen and --metrics_listen name a host that is not loopback; there is no "
           "authentication");
 ABSL_FLAG(GivenText, backend, GivenText{}, "what computes: cpu");
-ABSL_FLAG(int32_t,
+ABSL_FLAG(absl::optional<int32_t>,
           threads,
-          kNotGiven,
+          absl::nullopt,
           "CPU threads that compute; 0: one for each core, which is the default");
 ABSL_FLAG(GivenText, pool_bytes, GivenText{}, "host memory for keys and values, for example 4GiB");
+ABSL_FLAG(
+    bool,
+    allow_overcommit_memory,
+    false,
+    "let --pool_bytes be more than the memory that there is; the kernel ends the process when "
+    "the pool fills past it");
 ABSL_FLAG(GivenText,
           metrics_listen,
           GivenText{},
@@ -124,14 +129,17 @@ void ApplyFlags(config::DaemonConfig* config) {
   if (absl::GetFlag(FLAGS_allow_remote)) {
     config->set_allow_remote(true);
   }
-  if (const int32_t threads = absl::GetFlag(FLAGS_threads); threads != kNotGiven) {
-    config->set_threads(threads);
+  if (const absl::optional<int32_t> threads = absl::GetFlag(FLAGS_threads); threads.has_value()) {
+    config->set_threads(*threads);
   }
   if (const GivenText backend = absl::GetFlag(FLAGS_backend); backend.given) {
     config->set_backend(backend.text);
   }
   if (const GivenText pool_bytes = absl::GetFlag(FLAGS_pool_bytes); pool_bytes.given) {
     config->set_pool_bytes(pool_bytes.text);
+  }
+  if (absl::GetFlag(FLAGS_allow_overcommit_memory)) {
+    config->set_allow_overcommit_memory(true);
   }
   if (const GivenText log_level = absl::GetFlag(FLAGS_log_level); log_level.given) {
     config->set_log_level(log_level.text);
@@ -166,7 +174,11 @@ absl::StatusOr<Config> ConfigFromCommandLine(int argc, char** argv) {
     ASSIGN_OR_RETURN(config, ReadConfigFile(path));
   }
   ApplyFlags(&config);
-  return ResolveConfig(config);
+  ASSIGN_OR_RETURN(Config resolved, ResolveConfig(config));
+  if (!resolved.allow_overcommit_memory) {
+    RETURN_IF_ERROR(CheckPoolFits(resolved.engine.pool_bytes, UsableHostMemory()));
+  }
+  return resolved;
 }
 
 }  // namespace longshore

@@ -46,6 +46,7 @@ TEST(Config, AnEmptyOneHasDefaults) {
   EXPECT_EQ(config->max_message_bytes, 64 << 20);
   EXPECT_EQ(config->drain_limit, std::chrono::milliseconds(5000));
   EXPECT_EQ(config->engine.pool_bytes, EngineOptions().pool_bytes);
+  EXPECT_FALSE(config->allow_overcommit_memory);
 }
 
 TEST(Config, AFileSetsEverything) {
@@ -53,7 +54,10 @@ TEST(Config, AFileSetsEverything) {
       listen: "unix:/tmp/a.sock" listen: "[::1]:50051"
       backend: "cpu" threads: 3 pool_bytes: "1GiB"
       metrics_listen: "" log_level: "debug" drain_seconds: 0.5
-      limits { max_sessions: 7 max_rows_per_prefill: 4096 max_message_bytes: "8MiB" })");
+      allow_overcommit_memory: true
+      limits { max_sessions: 7 max_rows_per_prefill: 4096 max_message_bytes: "8MiB"
+               max_tokens_per_session: 2147483584
+               max_table_bytes: "3MiB" max_score_bytes: "5MiB" })");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen[0].ToString(), "unix:/tmp/a.sock");
   EXPECT_EQ(config->listen[1].ToString(), "[::1]:50051");
@@ -66,6 +70,10 @@ TEST(Config, AFileSetsEverything) {
   EXPECT_EQ(config->engine.max_rows_per_prefill, 4096);
   EXPECT_EQ(config->engine.max_items_per_call, EngineOptions().max_items_per_call);
   EXPECT_EQ(config->max_message_bytes, 8 << 20);
+  EXPECT_EQ(config->engine.max_tokens_per_session, EngineOptions::kMaxTokens);
+  EXPECT_EQ(config->engine.max_table_bytes, 3 << 20);
+  EXPECT_EQ(config->engine.max_score_bytes, 5 << 20);
+  EXPECT_TRUE(config->allow_overcommit_memory);
 }
 
 TEST(Config, WrongValuesAreNamed) {
@@ -92,6 +100,14 @@ TEST(Config, WrongValuesAreNamed) {
            {"metrics_listen: \"10.0.0.1:80\"", "allow_remote"},
            {"metrics_listen: \"unix:/tmp/x\"", "not host:port"},
            {"limits { max_sessions: -1 }", "limits.max_sessions -1"},
+           {"pool_bytes: \"9TiB\"", "pool_bytes 9895604649984 is more than 8796093022208"},
+           {"pool_bytes: \"7000000TiB\"", "is more than 8796093022208"},
+           {"limits { max_tokens_per_session: 9223372036854775807 }",
+            "limits.max_tokens_per_session 9223372036854775807 is more than 2147483584"},
+           {"limits { max_rows_per_prefill: 2147483585 }",
+            "limits.max_rows_per_prefill 2147483585 is more than 2147483584"},
+           {"limits { max_table_bytes: \"1GB\" }", "limits.max_table_bytes \"1GB\""},
+           {"limits { max_score_bytes: \"none\" }", "limits.max_score_bytes \"none\""},
            {"limits { max_message_bytes: \"3GiB\" }", "is more than 1073741824"},
        }) {
     const absl::Status status = Resolve(wrong.text).status();
