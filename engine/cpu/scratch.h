@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <vector>
 
 namespace longshore::cpu {
 
 /// Working memory of one thread that outlives the loops that use it, so that a step allocates only
-/// when it is larger than every step before. What was taken stays valid until Reset().
+/// when it is larger than every step before. What was taken stays valid until Reset(). Throws
+/// std::bad_alloc, as the containers beside it do.
 class Scratch {
  public:
   void Reset() { next_ = 0; }
@@ -34,8 +36,14 @@ class Scratch {
     }
     Slot& slot = slots_[next_++];
     if (slot.bytes < bytes) {
-      slot.bytes = (bytes + 63) / 64 * 64;
-      slot.memory.reset(std::aligned_alloc(64, static_cast<size_t>(slot.bytes)));
+      slot.bytes = 0;
+      slot.memory.reset();  // first, so that both are never there at once
+      const int64_t rounded = (bytes + 63) / 64 * 64;
+      slot.memory.reset(std::aligned_alloc(64, static_cast<size_t>(rounded)));
+      if (slot.memory == nullptr) {
+        throw std::bad_alloc();
+      }
+      slot.bytes = rounded;
     }
     return slot.memory.get();
   }

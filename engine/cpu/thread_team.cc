@@ -1,6 +1,7 @@
 #include "engine/cpu/thread_team.h"
 
 #include <atomic>
+#include <exception>
 
 namespace longshore::cpu {
 
@@ -8,10 +9,27 @@ struct ThreadTeam::Loop {
   int64_t count;
   absl::FunctionRef<void(int64_t, int32_t)> body;
   std::atomic<int64_t> next = 0;
+  std::atomic<bool> failed = false;
+  std::exception_ptr error = nullptr;  // of whoever set `failed`; read when all are done
 
+  // Bodies throw nothing of ours, but the standard library may: std::bad_alloc. The thread whose
+  // stack it would unwind may be a worker's, so the caller of ParallelFor gets it instead.
   void Run(int32_t thread) {
-    for (int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) {
-      body(index, thread);
+    try {
+      for (int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) {
+        body(index, thread);
+      }
+    } catch (...) {
+      if (!failed.exchange(true)) {
+        error = std::current_exception();
+      }
+      next.store(count);  // nobody needs the rest
+    }
+  }
+
+  void Rethrow() const {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
     }
   }
 };
@@ -37,6 +55,7 @@ void ThreadTeam::ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int3
   Loop loop{.count = count, .body = body};
   if (workers_.empty() || count <= 1) {
     loop.Run(0);
+    loop.Rethrow();
     return;
   }
   {
@@ -46,9 +65,12 @@ void ThreadTeam::ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int3
   }
   wake_.notify_all();
   loop.Run(0);
-  std::unique_lock<std::mutex> lock(mutex_);
-  loop_ = nullptr;  // a worker that wakes late finds nothing, and `loop` may end
-  idle_.wait(lock, [this] { return busy_workers_ == 0; });
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    loop_ = nullptr;  // a worker that wakes late finds nothing, and `loop` may end
+    idle_.wait(lock, [this] { return busy_workers_ == 0; });
+  }
+  loop.Rethrow();
 }
 
 void ThreadTeam::Work(int32_t thread) {

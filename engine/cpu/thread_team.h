@@ -25,7 +25,8 @@ class ThreadTeam {
   int32_t threads() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
   /// Runs body(index, thread) for every index in [0, count), thread in [0, threads()); returns when
-  /// all are done. Loops of one caller only, not nested.
+  /// all are done. Loops of one caller only, not nested. What a body throws (std::bad_alloc) is
+  /// thrown here, once every thread has left the loop; the indices after it may not have been run.
   void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t index, int32_t thread)> body);
 
  private:
