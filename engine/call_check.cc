@@ -102,22 +102,28 @@ absl::Status CheckCallItems(const StepCall& call, const EngineOptions& options) 
   return absl::OkStatus();
 }
 
-absl::Status CheckCallTensors(const StepCall& call, const ModelShape& model) {
+absl::Status CheckCallInputs(const StepCall& call, const ModelShape& model) {
   const Axis rows = {"the items' rows", TotalRows(call)};
-  const Axis heads = {"num_heads", model.num_heads};
   const Axis head_dim = {"head_dim", model.head_dim};
-  const std::vector<Axis> key_axes = {rows, {"num_kv_heads", model.num_kv_heads}, head_dim};
-  const std::vector<Axis> query_axes = {rows, heads, head_dim};
-  RETURN_IF_ERROR(CheckKeysAndValues(call, model, key_axes));
+  RETURN_IF_ERROR(
+      CheckKeysAndValues(call, model, {rows, {"num_kv_heads", model.num_kv_heads}, head_dim}));
+  return call.kind == StepKind::kAppend
+             ? absl::OkStatus()
+             : CheckTensor("q", call.q, {rows, {"num_heads", model.num_heads}, head_dim},
+                           model.query_dtype);
+}
+
+absl::Status CheckCallOutputs(const StepCall& call, const ModelShape& model) {
   if (call.kind == StepKind::kAppend) {
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(CheckTensor("q", call.q, query_axes, model.query_dtype));
-  RETURN_IF_ERROR(CheckTensor("out", call.out, query_axes, model.query_dtype));
-  if (call.log_sum_exp.data == nullptr) {
-    return absl::OkStatus();
-  }
-  return CheckTensor("log_sum_exp", call.log_sum_exp, {rows, heads}, DType::kF32);
+  const Axis rows = {"the items' rows", TotalRows(call)};
+  const Axis heads = {"num_heads", model.num_heads};
+  RETURN_IF_ERROR(
+      CheckTensor("out", call.out, {rows, heads, {"head_dim", model.head_dim}}, model.query_dtype));
+  return call.log_sum_exp.data == nullptr
+             ? absl::OkStatus()
+             : CheckTensor("log_sum_exp", call.log_sum_exp, {rows, heads}, DType::kF32);
 }
 
 absl::StatusOr<bool> IsReplay(StepKind kind,
@@ -128,8 +134,7 @@ absl::StatusOr<bool> IsReplay(StepKind kind,
     return false;
   }
   if (last.any && last.kind == kind && last.position == item.position && last.rows == item.rows &&
-      item.append_id != 0 &&
-      last.append_id == item.append_id) {
+      item.append_id != 0 && last.append_id == item.append_id) {
     return true;
   }
   const bool gap = item.position > tokens;

@@ -64,6 +64,10 @@ class Engine {
   absl::StatusOr<std::vector<int64_t>> Truncate(uint64_t session_id, int64_t position);
   absl::Status Close(uint64_t session_id);
 
+  /// What Submit would refuse of a call before it needs any memory: everything but NON_FINITE,
+  /// OUT_OF_RANGE_VALUE, POOL_FULL, and its outputs, which are not looked at and may be missing.
+  /// For callers that make room for outputs only then.
+  absl::Status Check(const StepCall& call) const;
   /// Checks, plans, reserves and enqueues one call; its sessions count it as applied. The tensors
   /// must stay until Wait(ticket.fence). After a failure of the device the answer is its error.
   absl::StatusOr<StepTicket> Submit(const StepCall& call);

@@ -85,9 +85,11 @@ absl::StatusOr<std::vector<Engine::Work>> Engine::CheckItems(const StepCall& cal
                         .plan = {}});
     first_row += item.rows;
   }
-  RETURN_IF_ERROR(CheckCallTensors(call, work[0].session->spec.model));
+  RETURN_IF_ERROR(CheckCallInputs(call, work[0].session->spec.model));
   return work;
 }
+
+absl::Status Engine::Check(const StepCall& call) const { return CheckItems(call).status(); }
 
 // Gives every new row a place. All or nothing.
 absl::Status Engine::TakePages(std::span<Work> work) {
@@ -124,6 +126,7 @@ absl::Status Engine::TakePages(std::span<Work> work) {
 absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
   RETURN_IF_ERROR(device_status_);
   ASSIGN_OR_RETURN(std::vector<Work> work, CheckItems(call));
+  RETURN_IF_ERROR(CheckCallOutputs(call, work[0].session->spec.model));
   // All that may fail for want of memory comes before the first change.
   const std::vector<Group> groups = PlanCall(call, work);
   RETURN_IF_ERROR(ReserveSelections(groups));

@@ -49,11 +49,11 @@ absl::Status RunStep(const StepMessage& message,
                      Engine* engine,
                      Metrics* metrics,
                      absl::Status* device) {
-  absl::StatusOr<const ModelShape*> model = engine->ShapeOf(step->items.front().session_id);
-  if (!model.ok()) {
-    return PrefixField("items[0].", model.status());
-  }
-  BindOutputs(**model, message, step);
+  // Outputs are as large as the session's model says: the call must fit it before there is room
+  // made.
+  RETURN_IF_ERROR(engine->Check(step->call));
+  ASSIGN_OR_RETURN(const ModelShape* model, engine->ShapeOf(step->items.front().session_id));
+  BindOutputs(*model, message, step);
   absl::StatusOr<StepTicket> ticket = engine->Submit(step->call);
   const absl::Status status = ticket.ok() ? engine->Wait(*ticket) : ticket.status();
   if (!engine->device_status().ok()) {

@@ -105,6 +105,19 @@ class RefusalTest : public ::testing::Test {
     EXPECT_EQ(details->field, refusal.field);
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(refusal.message));
     EXPECT_TRUE(StateOf(*engine_, subject_.id()) == before) << "the refused call changed something";
+    ExpectCheckAgrees(spoilt.call, status);
+  }
+
+  /// Check says the same of a call as Submit, except of values, which it does not read, and of
+  /// outputs, which need not be there yet.
+  void ExpectCheckAgrees(StepCall call, const absl::Status& submitted) {
+    const ErrorDetails details = *DetailsOf(submitted);
+    const bool sees = details.reason != "NON_FINITE" && details.reason != "OUT_OF_RANGE_VALUE" &&
+                      details.field.rfind("out", 0) != 0 && details.field.rfind("log_", 0) != 0;
+    EXPECT_EQ(engine_->Check(call), sees ? submitted : absl::OkStatus());
+    call.out = TensorRef{};
+    call.log_sum_exp = TensorRef{};
+    EXPECT_EQ(engine_->Check(call), sees ? submitted : absl::OkStatus());
   }
 
   /// The refused calls left no trace: what comes next is what it would have been.
