@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
+
 #include "engine/core/math.h"
 #include "engine/session_size.h"
 
@@ -95,16 +97,20 @@ absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
                             ? 0
                             : PagesFor(session->spec.max_tokens) * session->spec.model.num_layers;
   RETURN_IF_ERROR(pool_.Reserve(session->page_bytes, pages));
+  // Also when the standard library finds no memory below, and throws.
+  absl::Cleanup undo = [this, page_bytes = session->page_bytes, pages] {
+    pool_.Unreserve(page_bytes, pages);
+  };
   session->reserved_pages = pages;
   if (absl::Status status = Prepare(session.get()); !status.ok()) {
-    pool_.Unreserve(session->page_bytes, pages);
     return RefusalOrFailure(absl::StatusCode::kResourceExhausted, status);
   }
-  table_bytes_ += session->table_bytes;
-  session->id = next_session_id_++;
-  const uint64_t id = session->id;
-  sessions_.emplace(id, std::move(session));
-  return id;
+  session->id = next_session_id_;
+  const int64_t table_bytes = session->table_bytes;
+  sessions_.emplace(next_session_id_, std::move(session));
+  std::move(undo).Cancel();
+  table_bytes_ += table_bytes;
+  return next_session_id_++;
 }
 
 // Everything of a session that needs memory besides its pages.
@@ -193,15 +199,6 @@ absl::StatusOr<LayerSelection> Engine::SelectionOf(uint64_t session_id, int32_t 
   ASSIGN_OR_RETURN(const Fence copied, backend_->Mark());
   RETURN_IF_ERROR(backend_->Wait(copied));
   return selection;
-}
-
-// Returns the pages of a layer that hold none of its first `tokens` tokens.
-void Engine::DropPages(Session* session, LayerState* layer, int64_t tokens) {
-  const bool keep_promise = !session->spec.overcommit;
-  for (const int64_t kept = PagesFor(tokens); layer->num_pages > kept; --layer->num_pages) {
-    pool_.Free(session->page_bytes, layer->PageIds()[layer->num_pages - 1], keep_promise);
-    session->reserved_pages += keep_promise ? 1 : 0;
-  }
 }
 
 absl::StatusOr<std::vector<int64_t>> Engine::Truncate(uint64_t session_id, int64_t position) {

@@ -37,7 +37,9 @@ struct LayerSelection {
 
 /// Sessions, their keys and values, and the steps on them. Owned and called by one thread; knows no
 /// protocol. Every call either applies whole or leaves everything as it was, unless the device
-/// fails: then what it changed is unknown, and the engine is of no further use.
+/// fails: then what it changed is unknown, and the engine is of no further use. Where the standard
+/// library finds no memory for a call it throws std::bad_alloc, and that leaves everything as it
+/// was, too, but that the call before it may no longer be replayed (POSITION_CONFLICT).
 ///
 /// Errors carry ErrorDetails. NotFound SESSION_NOT_FOUND; InvalidArgument INVALID_FIELD, NON_FINITE
 /// and OUT_OF_RANGE_VALUE (see magnitude.h); Aborted POSITION_CONFLICT and OutOfRange POSITION_GAP
@@ -99,6 +101,7 @@ class Engine {
   static std::vector<Group> PlanCall(const StepCall& call, std::span<Work> work);
   absl::Status ReserveSelections(std::span<const Group> groups);
   absl::Status TakePages(std::span<Work> work);
+  void Undo(std::span<Work> work);
   absl::Status RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace);
   absl::Status RunAttention(const StepCall& call,
                             std::span<Work> work,

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
+
 #include "engine/call_check.h"
 #include "engine/core/math.h"
 #include "engine/core/stopwatch.h"
-#include "engine/engine.h"
+#include "engine/engine_work.h"
 #include "engine/group_run.h"
 
 namespace longshore {
@@ -30,17 +32,6 @@ InputLimits LimitsOf(const ModelShape& model, int32_t layer) {
 }
 
 }  // namespace
-
-struct Engine::Work {
-  StepItem item;
-  Session* session = nullptr;
-  LayerState* layer = nullptr;
-  int32_t layer_index = 0;
-  int32_t first_row = 0;
-  bool replay = false;
-  KvView kv;
-  ItemPlan plan;
-};
 
 absl::StatusOr<std::vector<Engine::Work>> Engine::CheckItems(const StepCall& call) const {
   RETURN_IF_ERROR(CheckCallItems(call, options_));
@@ -91,38 +82,6 @@ absl::StatusOr<std::vector<Engine::Work>> Engine::CheckItems(const StepCall& cal
 
 absl::Status Engine::Check(const StepCall& call) const { return CheckItems(call).status(); }
 
-// Gives every new row a place. All or nothing.
-absl::Status Engine::TakePages(std::span<Work> work) {
-  const auto new_pages = [](const Work& item) {
-    return item.replay
-               ? 0
-               : CeilDiv(item.layer->tokens + item.item.rows, kBlockTokens) - item.layer->num_pages;
-  };
-  for (size_t index = 0; index < work.size(); ++index) {
-    Session& session = *work[index].session;
-    if (!session.spec.overcommit) {
-      continue;  // promised when the session was opened
-    }
-    if (absl::Status status = pool_.Reserve(session.page_bytes, new_pages(work[index]));
-        !status.ok()) {
-      for (Work& earlier : work.first(index)) {
-        if (earlier.session->spec.overcommit) {
-          pool_.Unreserve(earlier.session->page_bytes, new_pages(earlier));
-        }
-      }
-      return status;
-    }
-  }
-  for (Work& item : work) {
-    for (int64_t page = new_pages(item); page > 0; --page) {
-      item.layer->PageIds()[item.layer->num_pages++] =
-          pool_.AllocateReserved(item.session->page_bytes);
-      item.session->reserved_pages -= item.session->spec.overcommit ? 0 : 1;
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
   RETURN_IF_ERROR(device_status_);
   ASSIGN_OR_RETURN(std::vector<Work> work, CheckItems(call));
@@ -130,12 +89,12 @@ absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
   // All that may fail for want of memory comes before the first change.
   const std::vector<Group> groups = PlanCall(call, work);
   RETURN_IF_ERROR(ReserveSelections(groups));
-  RETURN_IF_ERROR(TakePages(work));
   StepTicket ticket;
+  ticket.layer_tokens.reserve(work.size());
+  // The standard library may still want some, and throw: then and for any early return, too.
+  absl::Cleanup undo = [&] { Undo(work); };
+  RETURN_IF_ERROR(TakePages(work));
   if (absl::Status status = RunAppend(call, work, &ticket.trace); !status.ok()) {
-    for (Work& item : work) {
-      DropPages(item.session, item.layer, item.layer->tokens);
-    }
     return RefusalOrFailure(absl::StatusCode::kInvalidArgument, status);
   }
   // From here on nothing can be wrong with the call.
@@ -143,6 +102,7 @@ absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
     return DeviceFailed(status);
   }
   Commit(call, work, &ticket);
+  std::move(undo).Cancel();
   absl::StatusOr<Fence> fence = backend_->Mark();
   if (!fence.ok()) {
     return DeviceFailed(fence.status());
@@ -287,6 +247,7 @@ absl::Status Engine::RunAttention(const StepCall& call,
   }
   for (Work& item : work) {
     MaskCache& mask = item.layer->mask;
+    item.mask_begun = true;
     RETURN_IF_ERROR(item.replay ? mask.RewindCall(backend_.get()) : mask.BeginCall(backend_.get()));
     mask.Commit(item.plan.mask);
   }

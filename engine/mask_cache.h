@@ -31,6 +31,8 @@ class MaskCache {
   absl::Status BeginCall(Backend* backend);
   /// The last call is run again: the previous generation becomes current.
   absl::Status RewindCall(Backend* backend);
+  /// Nothing current is to be used: the next call runs every stage.
+  void Invalidate() { state_.valid = false; }
   /// The call has been planned: its blocks leave this behind.
   void Commit(const MaskState& state) { state_ = state; }
 

@@ -1,0 +1,63 @@
+// Pages of a layer: taken for a call, given back by Truncate and Close, and by a call that ends
+// before it is committed.
+
+#include "engine/core/math.h"
+#include "engine/engine_work.h"
+#include "engine/session_size.h"
+
+namespace longshore {
+
+// Gives every new row a place. What was taken when it fails is for Undo.
+absl::Status Engine::TakePages(std::span<Work> work) {
+  const auto new_pages = [](const Work& item) {
+    return item.replay ? 0 : PagesFor(item.layer->tokens + item.item.rows) - item.layer->num_pages;
+  };
+  for (const Work& item : work) {
+    if (item.session->spec.overcommit) {  // the others were promised when they were opened
+      RETURN_IF_ERROR(pool_.Reserve(item.session->page_bytes, new_pages(item)));
+      item.session->reserved_pages += new_pages(item);
+    }
+  }
+  for (const Work& item : work) {
+    for (int64_t page = new_pages(item); page > 0; --page) {
+      item.layer->PageIds()[item.layer->num_pages] =
+          pool_.AllocateReserved(item.session->page_bytes);
+      ++item.layer->num_pages;
+      --item.session->reserved_pages;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Returns the pages of a layer that hold none of its first `tokens` tokens. Cannot fail.
+void Engine::DropPages(Session* session, LayerState* layer, int64_t tokens) {
+  const bool keep_promise = !session->spec.overcommit;
+  for (const int64_t kept = PagesFor(tokens); layer->num_pages > kept; --layer->num_pages) {
+    pool_.Free(session->page_bytes, layer->PageIds()[layer->num_pages - 1], keep_promise);
+    session->reserved_pages += keep_promise ? 1 : 0;
+  }
+}
+
+// Brings the sessions of a call that was not committed back to where they were: the call was
+// refused, or there was no memory in the middle of it (std::bad_alloc). Cannot fail.
+void Engine::Undo(std::span<Work> work) {
+  for (Work& item : work) {
+    Session& session = *item.session;
+    DropPages(&session, item.layer, item.layer->tokens);
+    if (session.spec.overcommit) {
+      pool_.Unreserve(session.page_bytes, session.reserved_pages);
+      session.reserved_pages = 0;
+    }
+    if (!item.mask_begun) {
+      continue;
+    }
+    if (item.replay || !item.layer->mask.RewindCall(backend_.get()).ok()) {
+      item.layer->mask.Invalidate();  // the generation that a replay needs is still there
+    } else {
+      // What the call before had seen is gone, so that its replay could not give the same bits.
+      item.layer->last_call = LastCall{};
+    }
+  }
+}
+
+}  // namespace longshore
