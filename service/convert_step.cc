@@ -153,6 +153,7 @@ absl::StatusOr<CheckedStep> CheckStep(const StepMessage& message, const EngineOp
 }
 
 void BindOutputs(const ModelShape& model, const StepMessage& message, CheckedStep* step) {
+  message.layer_tokens->Reserve(message.items->size());
   const int64_t rows = step->call.k.shape[0];
   if (message.out != nullptr) {
     step->call.out =

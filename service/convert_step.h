@@ -45,7 +45,8 @@ struct CheckedStep {
 /// session can tell is checked by Engine::Submit, before it changes anything.
 absl::StatusOr<CheckedStep> CheckStep(const StepMessage& message, const EngineOptions& limits);
 
-/// Makes room in the answer for what the engine will write, and points the call there.
+/// Makes room in the answer for what the engine will write, and points the call there, so that a
+/// call that was applied needs no more memory. The call must fit `model`: its shape sets the sizes.
 void BindOutputs(const ModelShape& model, const StepMessage& message, CheckedStep* step);
 
 /// `bytes` at an address that is a multiple of `alignment`: as they are, or a copy that `copies`

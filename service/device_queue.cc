@@ -1,6 +1,7 @@
 #include "service/device_queue.h"
 
 #include <algorithm>
+#include <new>
 #include <unordered_set>
 #include <utility>
 
@@ -21,6 +22,19 @@ absl::Status CheckStillWanted(const Job& job) {
                       "the deadline passed before it began; nothing was changed");
   }
   return absl::OkStatus();
+}
+
+// The one place that catches. Nothing of ours throws, but the standard library and protobuf do when
+// there is no memory, anywhere in a job: that is this call's failure, not the process's. The engine
+// has undone what the job began by the time it gets here.
+absl::Status RunJob(Job* job, Engine* engine) {
+  RETURN_IF_ERROR(CheckStillWanted(*job));
+  try {
+    return job->run(*engine);
+  } catch (const std::bad_alloc&) {
+    return MakeReason(absl::StatusCode::kResourceExhausted, kHostMemory,
+                      "the system gave no memory for this call; nothing was changed");
+  }
 }
 
 }  // namespace
@@ -83,7 +97,7 @@ void DeviceQueue::Push(Job job) {
     }
   }
   if (!refusal.ok()) {
-    placed.run(refusal);
+    placed.done(refusal);
     return;
   }
   changed_.notify_all();
@@ -150,12 +164,7 @@ void DeviceQueue::RunThread(EngineFactory factory) {
     return;
   }
   while (std::optional<Job> job = Next()) {
-    absl::Status wanted = CheckStillWanted(*job);
-    if (wanted.ok()) {
-      job->run(engine->get());
-    } else {
-      job->run(std::move(wanted));
-    }
+    job->done(RunJob(&*job, engine->get()));
     Finished(**engine);
   }
 }
@@ -169,7 +178,7 @@ void DeviceQueue::DropWaiting(const absl::Status& reason) {
     if (options_.on_depth) options_.on_depth(0);
   }
   for (Waiting& waiting : dropped) {
-    waiting.job.run(reason);
+    waiting.job.done(reason);
   }
 }
 

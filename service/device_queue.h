@@ -25,9 +25,12 @@ struct Job {
   int64_t bytes = 0;               ///< of the request that waits with it
   std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
   std::function<bool()> cancelled;  ///< asked just before the job would begin; may be empty
-  /// Called exactly once: on the queue's thread with the engine, or with the reason why the job
-  /// never began (nothing was changed then), on the queue's thread, Push()'s or Drain()'s.
-  absl::AnyInvocable<void(absl::StatusOr<Engine*>)> run;
+  /// The work, on the queue's thread; called once, or never when the job is refused or dropped.
+  /// What it calls may throw std::bad_alloc, and nothing else.
+  absl::AnyInvocable<absl::Status(Engine&)> run;
+  /// Called exactly once: with what `run` returned, on the queue's thread, or with the reason why
+  /// it never began (nothing was changed then), on the queue's thread, Push()'s or Drain()'s.
+  absl::AnyInvocable<void(const absl::Status&)> done;
 };
 
 struct DeviceQueueOptions {
@@ -46,8 +49,8 @@ struct DeviceQueueOptions {
 /// (so that a decode step waits for one prefill at most), and a bulk job is overtaken kMaxOvertakes
 /// times at most (so that it is not starved).
 ///
-/// Thread-safe. Errors that a job may be given instead of the engine: UNAVAILABLE with reason
-/// LOADING, DRAINING or DEVICE_LOST; RESOURCE_EXHAUSTED QUEUE_FULL; DEADLINE_EXCEEDED; CANCELLED.
+/// Thread-safe. Errors of a job besides its own: UNAVAILABLE with reason LOADING, DRAINING or
+/// DEVICE_LOST; RESOURCE_EXHAUSTED QUEUE_FULL or HOST_MEMORY; DEADLINE_EXCEEDED; CANCELLED.
 class DeviceQueue {
  public:
   using EngineFactory = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<Engine>>()>;
@@ -62,7 +65,7 @@ class DeviceQueue {
 
   /// Blocks until the engine is there, or why there is none.
   absl::Status WaitReady();
-  /// Queues a job, or refuses it by calling its `run` before returning. Never blocks.
+  /// Queues a job, or refuses it by calling its `done` before returning. Never blocks.
   void Push(Job job);
   /// Refuses new jobs, and waits until all others have ended, at most for `limit`; then drops those
   /// that wait. False if one is still running.

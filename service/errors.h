@@ -15,6 +15,7 @@ inline constexpr char kErrorDomain[] = "longshore";
 /// Reasons that the service adds to the engine's. proto/README.md lists all of them.
 inline constexpr char kMalformedMessage[] = "MALFORMED_MESSAGE";
 inline constexpr char kQueueFull[] = "QUEUE_FULL";
+inline constexpr char kHostMemory[] = "HOST_MEMORY";
 inline constexpr char kLoading[] = "LOADING";
 inline constexpr char kDraining[] = "DRAINING";
 inline constexpr char kDeviceLost[] = "DEVICE_LOST";

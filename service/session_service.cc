@@ -72,10 +72,11 @@ grpc::ServerUnaryReactor* Queue(std::shared_ptr<UnaryCall<Request, Response>> ca
   job.sessions = SessionsOf(call->request());
   job.deadline = call->context()->deadline();
   job.cancelled = [call] { return call->context()->IsCancelled(); };
-  job.run = [call, body = std::move(body)](absl::StatusOr<Engine*> engine) {
-    call->Finish(engine.ok() ? body(**engine, call->request(), call->response()) : engine.status());
+  job.run = [call, body = std::move(body)](Engine& engine) -> absl::Status {
+    return body(engine, call->request(), call->response());
   };
   queue->Push(std::move(job));
+  job.done = [call](const absl::Status& status) { call->Finish(status); };
   return reactor;
 }
 
@@ -96,6 +97,9 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
       [this, spec = std::move(spec)](Engine& engine, const v1::OpenSessionRequest& /*request*/,
                                      v1::OpenSessionResponse* answer) -> absl::Status {
         const absl::StatusOr<uint64_t> opened = engine.Open(*spec);
+        // First what needs memory: nobody would know of a session whose answer could not be filled.
+        *answer->mutable_policy() = PolicyToWire(spec->policy);
+        answer->set_instance_id(instance_id_);
         if (!engine.device_status().ok()) {
           queue_->DeviceLost(engine.device_status());
           return DeviceLostError("the session was not opened");
@@ -103,8 +107,6 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
         RETURN_IF_ERROR(opened.status());
         const uint64_t session_id = *opened;
         answer->set_session_id(session_id);
-        *answer->mutable_policy() = PolicyToWire(spec->policy);
-        answer->set_instance_id(instance_id_);
         spdlog::info("session {} opened: {} layers, up to {} tokens", session_id,
                      spec->model.num_layers, spec->max_tokens);
         return absl::OkStatus();

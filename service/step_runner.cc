@@ -84,14 +84,15 @@ void StepRunner::Start(const StepMessage& message, Caller caller, Done done) {
   for (const StepItem& item : step->items) {
     job.sessions.push_back(item.session_id);
   }
-  job.run = [this, message, step = *std::move(step),
-             outcome = std::move(outcome)](absl::StatusOr<Engine*> engine) mutable {
+  job.run = [this, message, step = *std::move(step)](Engine& engine) mutable {
     absl::Status device;
-    const absl::Status status =
-        engine.ok() ? RunStep(message, &step, *engine, metrics_, &device) : engine.status();
+    absl::Status status = RunStep(message, &step, &engine, metrics_, &device);
     if (!device.ok()) {
       queue_->DeviceLost(device);
     }
+    return status;
+  };
+  job.done = [outcome = std::move(outcome)](const absl::Status& status) mutable {
     outcome.Report(status);
   };
   queue_->Push(std::move(job));

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <future>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,8 +35,9 @@ class Journal {
     Job job;
     job.bulk = bulk;
     job.sessions = std::move(sessions);
-    job.run = [this, name](const absl::StatusOr<Engine*>& engine) {
-      Add(engine.ok() ? name : name + ":" + ReasonOf(engine.status()));
+    job.run = [](Engine& /*engine*/) { return absl::OkStatus(); };
+    job.done = [this, name](const absl::Status& status) {
+      Add(status.ok() ? name : name + ":" + ReasonOf(status));
     };
     return job;
   }
@@ -62,10 +64,12 @@ class HeldQueue {
     EXPECT_TRUE(queue_.WaitReady().ok());
     std::promise<void> begun;
     Job hold;
-    hold.run = [this, &begun](const absl::StatusOr<Engine*>& /*engine*/) {
+    hold.run = [this, &begun](Engine& /*engine*/) {
       begun.set_value();
       gate_.get_future().wait();
+      return absl::OkStatus();
     };
+    hold.done = [](const absl::Status& /*status*/) {};
     queue_.Push(std::move(hold));
     begun.get_future().wait();
   }
@@ -186,16 +190,36 @@ TEST(DeviceQueue, NothingRunsAfterTheDeviceIsLost) {
   Journal journal;
   std::promise<absl::Status> lost;
   HeldQueue queue({.on_device_lost = [&](const absl::Status& status) { lost.set_value(status); }});
-  Job fails;
-  fails.run = [&](const absl::StatusOr<Engine*>& /*engine*/) {
+  Job fails = journal.Record("fails", false, {1});
+  fails.run = [&](Engine& /*engine*/) {
     (*queue).DeviceLost(absl::InternalError("burnt"));
+    return DeviceLostError("gone");
   };
   (*queue).Push(std::move(fails));
   (*queue).Push(journal.Record("waits", false, {1}));
   queue.Open();
   EXPECT_EQ(lost.get_future().get().message(), "burnt");
   (*queue).Push(journal.Record("late", false, {1}));
-  EXPECT_THAT(journal.entries(), ElementsAre("waits:DEVICE_LOST", "late:DEVICE_LOST"));
+  EXPECT_TRUE((*queue).Drain(milliseconds(5000)));
+  EXPECT_THAT(journal.entries(), ::testing::UnorderedElementsAre(
+                                     "fails:DEVICE_LOST", "waits:DEVICE_LOST", "late:DEVICE_LOST"));
+}
+
+TEST(DeviceQueue, AJobWithoutMemoryFailsAlone) {
+  Journal journal;
+  HeldQueue queue;
+  Job starves = journal.Record("starves", false, {1});
+  starves.run = [](Engine& /*engine*/) -> absl::Status { throw std::bad_alloc(); };
+  (*queue).Push(std::move(starves));
+  Job greedy = journal.Record("greedy", false, {1});
+  greedy.run = [](Engine& /*engine*/) {
+    std::vector<char> all(size_t{1} << 60);
+    return absl::OkStatus();
+  };
+  (*queue).Push(std::move(greedy));
+  (*queue).Push(journal.Record("fine", false, {1}));
+  queue.OpenAndFinish();
+  EXPECT_THAT(journal.entries(), ElementsAre("starves:HOST_MEMORY", "greedy:HOST_MEMORY", "fine"));
 }
 
 TEST(DeviceQueue, RefusesUntilTheEngineIsThere) {
