@@ -84,13 +84,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Server::MakeEngine(const BackendFactory&
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       BackendFactory make_backend,
                                                       DeviceLost on_device_lost) {
+  std::vector<SocketLock> locks;
   for (const Address& address : config.listen) {
     if (address.is_unix()) {
-      RETURN_IF_ERROR(RemoveStaleSocket(address));
+      ASSIGN_OR_RETURN(SocketLock lock, SocketLock::Take(address));
+      locks.push_back(std::move(lock));
     }
   }
   auto server = std::unique_ptr<Server>(
       new Server(config, std::move(make_backend), std::move(on_device_lost)));
+  server->socket_locks_ = std::move(locks);
   for (const Address& address : config.metrics_listen) {
     ASSIGN_OR_RETURN(server->exposer_, ServeMetrics(address, server->metrics_));
   }

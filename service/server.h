@@ -58,6 +58,7 @@ class Server {
 
   const Config config_;
   const std::string instance_id_;
+  std::vector<SocketLock> socket_locks_;  // outlive the sockets
   Metrics metrics_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   ServerService server_service_;

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/service/test_server.h"
+#include "tests/support/temp_directory.h"
 
 namespace longshore {
 namespace {
@@ -34,7 +35,7 @@ std::string DaemonPath() {
 class Daemon {
  public:
   explicit Daemon(std::vector<std::string> arguments)
-      : log_(absl::StrCat(::testing::TempDir(), "longshored-", getpid(), "-", count_++, ".log")) {
+      : log_(TempDirectory::Get() / absl::StrCat("daemon-", count_++, ".log")) {
     arguments.insert(arguments.begin(), DaemonPath());
     pid_ = fork();
     if (pid_ == 0) {
@@ -65,6 +66,12 @@ class Daemon {
     pid_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   }
+  /// Whether it has; Wait() tells how.
+  bool HasEnded() const {
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid != 0;
+  }
   std::string Log() const {
     std::ostringstream text;
     text << std::ifstream(log_).rdbuf();
@@ -87,9 +94,7 @@ class Daemon {
   pid_t pid_ = 0;
 };
 
-std::string SocketPath(const std::string& name) {
-  return absl::StrCat("/tmp/longshored-test-", getpid(), "-", name, ".sock");
-}
+std::string SocketPath(const std::string& name) { return TempDirectory::Get() / (name + ".sock"); }
 
 TEST(Daemon, ServesUntilSigtermAndRemovesItsSocket) {
   const std::string path = SocketPath("serve");
@@ -129,9 +134,39 @@ TEST(Daemon, TakesOverFromADeadOneAndNotFromALiveOne) {
   EXPECT_EQ(lives.Wait(), 0);
 }
 
+// Both find a dead daemon's socket; before there was a lock, both said that they were ready.
+TEST(Daemon, OfTwoThatStartTogetherOneServes) {
+  const std::string path = SocketPath("together");
+  const std::vector<std::string> arguments = {"--listen=unix:" + path, "--pool-bytes=64MiB",
+                                              "--threads=1", "--metrics-listen="};
+  for (int round = 0; round < 3; ++round) {
+    Daemon dies(arguments);
+    ASSERT_TRUE(dies.AwaitLog("ready")) << dies.Log();
+    dies.Signal(SIGKILL);
+    dies.Wait();
+    Daemon first(arguments);
+    Daemon second(arguments);
+    Daemon* refused = nullptr;
+    for (int attempt = 0; attempt < 5000 && refused == nullptr; ++attempt) {
+      for (Daemon* daemon : {&first, &second}) {
+        refused = daemon->HasEnded() ? daemon : refused;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_NE(refused, nullptr) << "both serve";
+    EXPECT_EQ(refused->Wait(), 1);
+    EXPECT_NE(refused->Log().find("is in use: another daemon holds"), std::string::npos)
+        << refused->Log();
+    Daemon& serves = refused == &first ? second : first;
+    ASSERT_TRUE(serves.AwaitLog("ready")) << serves.Log();
+    EXPECT_TRUE(std::filesystem::exists(path));
+    serves.Signal(SIGTERM);
+    EXPECT_EQ(serves.Wait(), 0);
+  }
+}
+
 TEST(Daemon, FlagsGoOnTopOfTheFile) {
-  const std::string file =
-      absl::StrCat(::testing::TempDir(), "longshored-", getpid(), ".textproto");
+  const std::string file = TempDirectory::Get() / "config.textproto";
   std::ofstream out(file);
   out << "listen: 'unix:" << SocketPath("file") << "' pool_bytes: '32MiB' metrics_listen: ''";
   out.close();
@@ -142,7 +177,6 @@ TEST(Daemon, FlagsGoOnTopOfTheFile) {
   EXPECT_NE(daemon.Log().find("pool of 64 MiB"), std::string::npos) << daemon.Log();
   daemon.Signal(SIGTERM);  // and not with the test, which would leave the socket behind
   EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
-  std::filesystem::remove(file);
 }
 
 TEST(Daemon, WrongFlagsSayWhatIsWrong) {
@@ -153,7 +187,11 @@ TEST(Daemon, WrongFlagsSayWhatIsWrong) {
   for (const Case& wrong : std::initializer_list<Case>{
            {{"--nonsense"}, "nonsense"},
            {{"--threads=many"}, "many"},
+           {{"--threads=-1"}, "threads -1"},
            {{"--threads=-2"}, "threads -2"},
+           {{"--pool-bytes=7000000TiB"}, "pool_bytes 7696581394432000000 is more than"},
+           {{"--pool-bytes=9TiB", "--allow-overcommit-memory"}, "is more than 8796093022208"},
+           {{"--pool-bytes=8TiB"}, "--allow-overcommit-memory"},
            {{"--pool-bytes=4GB"}, "pool_bytes \"4GB\""},
            {{"--listen=0.0.0.0:1"}, "allow_remote"},
            {{"--listen=nowhere"}, "neither unix:/path nor host:port"},

@@ -22,6 +22,7 @@
 #include "longshore/v1/session.grpc.pb.h"
 #include "service/server.h"
 #include "tests/support/fake_backend.h"
+#include "tests/support/temp_directory.h"
 
 namespace longshore {
 
@@ -36,7 +37,7 @@ inline Config TestConfig() {
   static int count = 0;
   Config config;
   config.listen.push_back(
-      *ParseAddress(absl::StrCat("unix:/tmp/longshore-test-", getpid(), "-", count++, ".sock")));
+      *ParseAddress("unix:" + TempDirectory::Get() / absl::StrCat(count++, ".sock")));
   config.engine.pool_bytes = int64_t{64} << 20;
   config.backend.threads = 1;
   config.drain_limit = std::chrono::milliseconds(1000);
