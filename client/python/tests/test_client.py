@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -30,7 +31,35 @@ def test_the_default_target_is_the_daemons(monkeypatch: pytest.MonkeyPatch) -> N
     assert longshore.default_target() == "unix:/run/longshored.sock"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("os.getuid", lambda: 1000)
-    assert longshore.default_target() == "unix:/tmp/longshored-1000.sock"
+    assert longshore.default_target() == "unix:/tmp/longshored-1000/longshored.sock"
+
+
+def test_a_default_target_that_somebody_else_may_have_put_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.getuid() or 1000
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: uid)
+    monkeypatch.setattr("longshore.connection._TMP", str(tmp_path))
+    with pytest.raises(longshore.NotRunning):  # no directory, nobody there
+        longshore.connect()
+    directory = tmp_path / f"longshored-{uid}"
+    directory.mkdir(mode=0o700)
+    os.chown(directory, uid, -1)
+    with pytest.raises(longshore.NotRunning):
+        longshore.connect()
+    directory.chmod(0o770)
+    with pytest.raises(longshore.FailedPrecondition, match="mode 0770, not to user"):
+        longshore.connect()
+    directory.chmod(0o700)
+    monkeypatch.setattr("os.getuid", lambda: uid + 1)
+    directory.rename(tmp_path / f"longshored-{uid + 1}")
+    with pytest.raises(longshore.FailedPrecondition, match=f"belongs to user {uid} "):
+        longshore.connect()
+    (tmp_path / f"longshored-{uid + 1}").rename(tmp_path / "elsewhere")
+    (tmp_path / f"longshored-{uid + 1}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(longshore.FailedPrecondition):
+        longshore.connect()
 
 
 def test_nothing_listening_says_how_to_start_a_daemon(

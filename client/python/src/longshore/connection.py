@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
@@ -14,7 +15,7 @@ from longshore._proto.longshore.v1 import (
     server_pb2_grpc,
     session_pb2_grpc,
 )
-from longshore.errors import Error, from_rpc_error
+from longshore.errors import Error, FailedPrecondition, from_rpc_error
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -34,14 +35,42 @@ _OPTIONS = (
 )
 
 
+_TMP = "/tmp"
+
+
 def default_target() -> str:
-    """Where longshored listens unless told otherwise: XDG_RUNTIME_DIR, /run for root, or /tmp."""
+    """Where longshored listens unless told otherwise.
+
+    longshored.sock in XDG_RUNTIME_DIR, in /run for root, or in /tmp/longshored-UID.
+    """
     runtime_dir = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime_dir.startswith("/"):
         return f"unix:{runtime_dir}/longshored.sock"
     if os.getuid() == 0:
         return "unix:/run/longshored.sock"
-    return f"unix:/tmp/longshored-{os.getuid()}.sock"
+    return f"unix:{_private_directory()}/longshored.sock"
+
+
+def _private_directory() -> str:
+    return f"{_TMP}/longshored-{os.getuid()}"
+
+
+def _check_private(target: str) -> None:
+    """Anybody may write to /tmp: a directory there that is not this user's alone may be a trap."""
+    directory = _private_directory()
+    if not target.startswith(f"unix:{directory}/"):
+        return
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return  # nothing listens there; the first call says so
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and mode == 0o700:
+        return
+    raise FailedPrecondition(
+        f"{directory} belongs to user {found.st_uid} with mode {mode:04o}, not to user "
+        f"{os.getuid()} with mode 0700: remove it, or name a target"
+    )
 
 
 class StepAnswers(Protocol):
@@ -61,7 +90,11 @@ class Connection:
     """
 
     def __init__(self, target: str) -> None:
-        """Does not connect yet: the first call does."""
+        """Does not connect yet: the first call does.
+
+        Raises FailedPrecondition if the target is in /tmp/longshored-UID and that is not private.
+        """
+        _check_private(target)
         self.target = target
         self._channel = grpc.insecure_channel(target, options=_OPTIONS)
         self.attention = attention_pb2_grpc.AttentionStub(self._channel)
