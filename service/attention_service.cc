@@ -11,7 +11,8 @@ grpc::ServerUnaryReactor* AttentionService::Start(Method method, const RawCall& 
   const auto call = std::make_shared<UnaryCall<Request, Response>>(method, raw, metrics_);
   if (!call->refused()) {
     runner_->Start(MessageOf(call->request(), call->response()),
-                   {.deadline = raw.context->deadline(),
+                   {.request_bytes = call->request_bytes(),
+                    .deadline = raw.context->deadline(),
                     .cancelled = [call] { return call->context()->IsCancelled(); }},
                    [call](const absl::Status& status) { call->Send(status); });
   }

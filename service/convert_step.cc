@@ -75,7 +75,6 @@ absl::StatusOr<TensorRef> CheckTensor(const v1::Tensor* tensor,
     return InvalidField(absl::StrCat(field, ".inline_data"), "has ", bytes.size(),
                         " bytes, its shape and dtype need ", needed);
   }
-  step->bytes += needed;
   // The engine only reads q, k and v; TensorRef has one pointer for both directions.
   ref.data = const_cast<std::byte*>(AlignedBytes(bytes, SizeOf(ref.dtype), &step->aligned_copies));
   return ref;
@@ -153,8 +152,8 @@ absl::StatusOr<CheckedStep> CheckStep(const StepMessage& message, const EngineOp
 }
 
 void BindOutputs(const ModelShape& model, const StepMessage& message, CheckedStep* step) {
-  message.layer_tokens->Reserve(message.items->size());
   const int64_t rows = step->call.k.shape[0];
+  message.layer_tokens->Reserve(message.items->size());
   if (message.out != nullptr) {
     step->call.out =
         BindOutput(model.query_dtype, {rows, model.num_heads, model.head_dim}, message.out);

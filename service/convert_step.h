@@ -36,7 +36,6 @@ StepMessage MessageOf(const v1::DecodeStepRequest& request, v1::DecodeStepRespon
 struct CheckedStep {
   std::vector<StepItem> items;
   StepCall call;
-  int64_t bytes = 0;                                   ///< of q, k and v
   std::vector<std::vector<std::byte>> aligned_copies;  ///< of tensors that were not aligned
 };
 

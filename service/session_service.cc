@@ -70,13 +70,14 @@ grpc::ServerUnaryReactor* Queue(std::shared_ptr<UnaryCall<Request, Response>> ca
   }
   Job job;
   job.sessions = SessionsOf(call->request());
+  job.bytes = call->request_bytes();
   job.deadline = call->context()->deadline();
   job.cancelled = [call] { return call->context()->IsCancelled(); };
   job.run = [call, body = std::move(body)](Engine& engine) -> absl::Status {
     return body(engine, call->request(), call->response());
   };
-  queue->Push(std::move(job));
   job.done = [call](const absl::Status& status) { call->Finish(status); };
+  queue->Push(std::move(job));
   return reactor;
 }
 
@@ -96,10 +97,10 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
       call, queue_,
       [this, spec = std::move(spec)](Engine& engine, const v1::OpenSessionRequest& /*request*/,
                                      v1::OpenSessionResponse* answer) -> absl::Status {
-        const absl::StatusOr<uint64_t> opened = engine.Open(*spec);
         // First what needs memory: nobody would know of a session whose answer could not be filled.
         *answer->mutable_policy() = PolicyToWire(spec->policy);
         answer->set_instance_id(instance_id_);
+        const absl::StatusOr<uint64_t> opened = engine.Open(*spec);
         if (!engine.device_status().ok()) {
           queue_->DeviceLost(engine.device_status());
           return DeviceLostError("the session was not opened");

@@ -77,7 +77,7 @@ void StepRunner::Start(const StepMessage& message, Caller caller, Done done) {
   }
   Job job;
   job.bulk = message.kind != StepKind::kDecode;
-  job.bytes = step->bytes;
+  job.bytes = caller.request_bytes;
   job.deadline = caller.deadline;
   job.cancelled = std::move(caller.cancelled);
   job.sessions.reserve(step->items.size());

@@ -16,6 +16,7 @@ namespace longshore {
 class StepRunner {
  public:
   struct Caller {
+    int64_t request_bytes = 0;  ///< that the step holds on to while it waits
     std::chrono::system_clock::time_point deadline;
     std::function<bool()> cancelled;
   };

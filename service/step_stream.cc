@@ -50,6 +50,7 @@ void StepStream::OnWriteDone(bool /*ok*/) {
 }
 
 void StepStream::StartStep(Step* step) {
+  const auto request_bytes = static_cast<int64_t>(step->received.Length());  // parsing empties it
   if (const absl::Status parsed = ParseMessage(&step->received, &step->request); !parsed.ok()) {
     step->request.Clear();  // nothing of half a message counts, not even its tag
     StepDone(step, parsed);
@@ -72,7 +73,9 @@ void StepStream::StartStep(Step* step) {
       return;
   }
   runner_->Start(message,
-                 {.deadline = deadline_, .cancelled = [this] { return cancelled_.load(); }},
+                 {.request_bytes = request_bytes,
+                  .deadline = deadline_,
+                  .cancelled = [this] { return cancelled_.load(); }},
                  [this, step](const absl::Status& status) { StepDone(step, status); });
 }
 

@@ -29,7 +29,8 @@ class UnaryCall {
       : method_(method),
         raw_(raw),
         metrics_(metrics),
-        reactor_(raw.context->DefaultReactor()) {
+        reactor_(raw.context->DefaultReactor()),
+        request_bytes_(static_cast<int64_t>(raw.request->Length())) {
     // gRPC hands out a const view of bytes that it has no further use for.
     absl::Status parsed = ParseMessage(const_cast<grpc::ByteBuffer*>(raw.request), &request_);
     if (!parsed.ok()) {
@@ -40,6 +41,8 @@ class UnaryCall {
 
   bool refused() const { return refused_; }
   const Request& request() const { return request_; }
+  /// Of the request as it came, all of its fields and what we do not know of it.
+  int64_t request_bytes() const { return request_bytes_; }
   Response* response() { return &response_; }
   grpc::CallbackServerContext* context() const { return raw_.context; }
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
@@ -66,6 +69,7 @@ class UnaryCall {
   RawCall raw_;
   Metrics* metrics_;
   grpc::ServerUnaryReactor* reactor_;
+  int64_t request_bytes_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool refused_ = false;
   Request request_;

@@ -95,6 +95,44 @@ TEST(ServerLife, AFullQueueAnswersAtOnce) {
   EXPECT_TRUE(calls[1].get().ok());
 }
 
+// Names, policies and padding count as tensors do, in session calls as in steps: whichever of the
+// two comes second does not fit beside the first.
+TEST(ServerLife, AllBytesOfARequestCountInTheQueue) {
+  FakeDevice device;
+  Config config = TestConfig();
+  const v1::OpenSessionRequest open = TestOpenRequest();
+  v1::TruncateSessionRequest truncate;  // small, and padded with a field that nobody knows
+  truncate.GetReflection()->MutableUnknownFields(&truncate)->AddLengthDelimited(
+      1000, std::string(open.ByteSizeLong(), 'x'));
+  config.max_queued_bytes = static_cast<int64_t>(truncate.ByteSizeLong());
+  TestServer server(config, &device);
+  HeldDecode held(&server, &device);
+  truncate.set_session_id(held.session());
+  std::array<std::future<grpc::Status>, 2> calls = {
+      std::async(std::launch::async,
+                 [&] {
+                   grpc::ClientContext context;
+                   v1::OpenSessionResponse response;
+                   return server.sessions().OpenSession(&context, open, &response);
+                 }),
+      std::async(std::launch::async, [&] {
+        grpc::ClientContext context;
+        v1::TruncateSessionResponse response;
+        return server.sessions().TruncateSession(&context, truncate, &response);
+      })};
+  for (int attempt = 0; attempt < 5000; ++attempt) {
+    if (calls[0].wait_for(milliseconds(1)) == std::future_status::ready) {
+      break;
+    }
+    std::swap(calls[0], calls[1]);
+  }
+  const bool refused = calls[0].wait_for(milliseconds(0)) == std::future_status::ready;
+  EXPECT_TRUE(held.Release().ok());
+  ASSERT_TRUE(refused) << "both waited";
+  EXPECT_EQ(ErrorOf(calls[0].get()).reason, "QUEUE_FULL");
+  EXPECT_TRUE(calls[1].get().ok());
+}
+
 TEST(ServerLife, ACallWhoseDeadlinePassesInTheQueueChangesNothing) {
   FakeDevice device;
   TestServer server(TestConfig(), &device);
