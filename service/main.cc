@@ -116,7 +116,9 @@ int Run(int argc, char** argv) {
     spdlog::info("listening at {}", address.ToString());
   }
   if ((*server)->metrics_port() != 0) {
-    spdlog::info("metrics at http://{}/metrics", config->metrics_listen.front().ToString());
+    Address metrics = config->metrics_listen.front();
+    metrics.port = (*server)->metrics_port();
+    spdlog::info("metrics at http://{}/metrics", metrics.ToString());
   }
   if (const absl::Status ready = (*server)->WaitReady(); !ready.ok()) {
     return CannotStart(ready);

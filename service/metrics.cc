@@ -1,6 +1,5 @@
 #include "service/metrics.h"
 
-#include <exception>
 #include <string>
 
 namespace longshore {
@@ -133,18 +132,5 @@ void Metrics::SetEngine(const PoolUsage& pool, int64_t num_sessions) {
 }
 
 void Metrics::SetQueueDepth(int64_t jobs) { queue_depth_->Set(static_cast<double>(jobs)); }
-
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ServeMetrics(const Address& address,
-                                                                  const Metrics& metrics) {
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address.ToString(), /*num_threads=*/1);
-    exposer->RegisterCollectable(metrics.registry());
-    return exposer;
-  } catch (const std::exception&) {  // civetweb says no more than that it failed
-    return absl::FailedPreconditionError(absl::StrCat(
-        "metrics cannot be served at ", address.ToString(),
-        ": is the port in use? Choose another with --metrics-listen, or \"\" for none"));
-  }
-}
 
 }  // namespace longshore

@@ -5,13 +5,11 @@
 #include <memory>
 
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
 #include "engine/engine.h"
-#include "service/address.h"
 
 namespace longshore {
 
@@ -76,10 +74,5 @@ class Metrics {
   prometheus::Gauge* sessions_;
   prometheus::Gauge* queue_depth_;
 };
-
-/// Serves `metrics` at http://address/metrics until it is destroyed. FailedPrecondition names the
-/// address when it is taken.
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ServeMetrics(const Address& address,
-                                                                  const Metrics& metrics);
 
 }  // namespace longshore

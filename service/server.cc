@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
       new Server(config, std::move(make_backend), std::move(on_device_lost)));
   server->socket_locks_ = std::move(locks);
   for (const Address& address : config.metrics_listen) {
-    ASSIGN_OR_RETURN(server->exposer_, ServeMetrics(address, server->metrics_));
+    ASSIGN_OR_RETURN(server->metrics_server_, MetricsServer::Start(address, server->metrics_));
   }
   RETURN_IF_ERROR(server->Listen());
   return server;
@@ -177,11 +177,11 @@ void Server::Stop(std::chrono::milliseconds limit) {
     grpc_->Shutdown(std::chrono::system_clock::now() + limit);
     grpc_.reset();  // removes the sockets
   }
-  exposer_.reset();
+  metrics_server_.reset();
 }
 
 int32_t Server::metrics_port() const {
-  return exposer_ == nullptr ? 0 : exposer_->GetListeningPorts().front();
+  return metrics_server_ == nullptr ? 0 : metrics_server_->port();
 }
 
 }  // namespace longshore

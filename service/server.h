@@ -11,7 +11,7 @@
 #include "service/attention_service.h"
 #include "service/config.h"
 #include "service/device_queue.h"
-#include "service/metrics.h"
+#include "service/metrics_server.h"
 #include "service/server_service.h"
 #include "service/session_service.h"
 
@@ -60,7 +60,7 @@ class Server {
   const std::string instance_id_;
   std::vector<SocketLock> socket_locks_;  // outlive the sockets
   Metrics metrics_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<MetricsServer> metrics_server_;
   ServerService server_service_;
   DeviceQueue queue_;  // its thread fills the two above
   StepRunner runner_;

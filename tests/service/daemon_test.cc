@@ -16,6 +16,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include "tests/service/http_get.h"
 #include "tests/service/test_server.h"
 #include "tests/support/temp_directory.h"
 
@@ -163,6 +164,18 @@ TEST(Daemon, OfTwoThatStartTogetherOneServes) {
     serves.Signal(SIGTERM);
     EXPECT_EQ(serves.Wait(), 0);
   }
+}
+
+TEST(Daemon, TellsTheMetricsPortThatItGot) {
+  Daemon daemon({"--listen=unix:" + SocketPath("metrics"), "--pool-bytes=64MiB", "--threads=1",
+                 "--metrics-listen=127.0.0.1:0"});
+  ASSERT_TRUE(daemon.AwaitLog("ready")) << daemon.Log();
+  const std::string log = daemon.Log();
+  const std::string before = "metrics at http://127.0.0.1:";
+  const size_t port = log.find(before);
+  ASSERT_NE(port, std::string::npos) << log;
+  EXPECT_NE(HttpGet(std::stoi(log.substr(port + before.size())), "/metrics").find("longshore_"),
+            std::string::npos);
 }
 
 TEST(Daemon, FlagsGoOnTopOfTheFile) {

@@ -1,6 +1,7 @@
 #include "service/metrics.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -90,12 +91,24 @@ TEST(Metrics, AScrapeShowsWhatCallsDid) {
   }
 }
 
+TEST(Metrics, TheirServerStopsAtOnce) {
+  const Metrics metrics;
+  for (const char* address : {"127.0.0.1:0", "localhost:0"}) {
+    auto server = MetricsServer::Start(*ParseAddress(address), metrics);
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_NE(HttpGet((*server)->port(), "/metrics").find("longshore_sessions"), std::string::npos);
+    const auto start = std::chrono::steady_clock::now();
+    server->reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1000)) << address;
+  }
+}
+
 TEST(Metrics, ATakenPortIsNamed) {
   const Metrics metrics;
-  const auto first = ServeMetrics(*ParseAddress("127.0.0.1:0"), metrics);
+  const auto first = MetricsServer::Start(*ParseAddress("127.0.0.1:0"), metrics);
   ASSERT_TRUE(first.ok()) << first.status();
-  const std::string address = absl::StrCat("127.0.0.1:", (*first)->GetListeningPorts().front());
-  const auto second = ServeMetrics(*ParseAddress(address), metrics);
+  const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
+  const auto second = MetricsServer::Start(*ParseAddress(address), metrics);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(second.status().message().find(address), absl::string_view::npos) << second.status();
 }
