@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
+#include "engine/core/error.h"
 #include "tests/support/judge.h"
 #include "tests/support/test_model.h"
 
@@ -38,8 +40,8 @@ ModelShape TwoLayers(int64_t trained_tokens) {
   return model;
 }
 
-// Every token is in exactly one region, the window holds the newest W at least, and what is
-// selected lies in the middle, each stage's within the stage before.
+// The window holds the newest W at least, and what is selected lies in the middle, each stage's
+// within the stage before. That these are the keys attended to: attended_keys_test.cc.
 void CheckRegions(const AttentionPolicy& policy, const LayerSelection& selection, int64_t tokens) {
   if (!selection.mask.valid) {
     return;
@@ -51,13 +53,6 @@ void CheckRegions(const AttentionPolicy& policy, const LayerSelection& selection
   if (middle_end > policy.sink_tokens) {
     EXPECT_GE(tokens - middle_end, layers.window_tokens);
   }
-  std::vector<int32_t> owners(static_cast<size_t>(tokens));
-  for (int64_t token = 0; token < tokens; ++token) {
-    owners[static_cast<size_t>(token)] += token < policy.sink_tokens ? 1 : 0;
-    owners[static_cast<size_t>(token)] += token >= policy.sink_tokens && token < middle_end ? 1 : 0;
-    owners[static_cast<size_t>(token)] += token >= middle_end ? 1 : 0;
-  }
-  EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), tokens);
   std::vector<bool> kept(static_cast<size_t>(tokens), false);
   std::fill(kept.begin() + policy.sink_tokens, kept.begin() + middle_end, true);
   for (size_t stage = 0; stage < selection.stages.size(); ++stage) {
@@ -119,22 +114,36 @@ class Pair {
     has_last_ = has_last_ && twin_.Tokens(last_layer_) < position;
   }
 
-  // A call that is refused: a gap, a taken position, an infinity, past max_tokens.
+  // A call that is refused: a gap, a taken position, past max_tokens, an infinity.
   void Refuse(int32_t layer, Random* random) {
-    const SessionState before = StateOf(twin_.engine(), twin_.id());
-    CallPart part{.session_id = twin_.id(),
-                  .position = twin_.Tokens(layer),
-                  .append_id = 1000000,
-                  .rows = RandomTokens(model_, 70, ValueKind::kGaussian, random)};
+    const int64_t tokens = twin_.Tokens(layer);
+    std::string reason;
+    CallPart part{.session_id = twin_.id(), .position = tokens, .append_id = 1000000, .rows = {}};
+    int64_t rows = std::min<int64_t>(70, kMaxTokens - tokens);
     switch (random->Uniform(0, 3)) {
-      case 0: part.position += 1; break;
-      case 1: part.position = std::max<int64_t>(0, part.position - 1); break;
-      case 2: part.rows = RandomTokens(model_, kMaxTokens + 1, ValueKind::kIntegers, random); break;
-      default: break;
+      case 0:
+        part.position += 1;
+        reason = "POSITION_GAP";
+        break;
+      case 1:
+        part.position -= 1;
+        reason = tokens == 0 ? "INVALID_FIELD" : "POSITION_CONFLICT";
+        break;
+      case 2:
+        rows = kMaxTokens - tokens + 1;
+        reason = "MAX_TOKENS";
+        break;
+      default: reason = rows == 0 ? "MAX_TOKENS" : "NON_FINITE"; break;
     }
-    part.rows.v.back() = HUGE_VAL;
+    part.rows = RandomTokens(model_, std::max<int64_t>(1, rows), ValueKind::kGaussian, random);
+    if (reason == "NON_FINITE") {
+      part.rows.v.back() = HUGE_VAL;
+    }
+    const SessionState before = StateOf(twin_.engine(), twin_.id());
     const auto kind = random->OneIn(2) ? StepKind::kPrefill : StepKind::kAppend;
-    EXPECT_FALSE(RunCall(&twin_.engine(), kind, layer, {&part, 1}).ok());
+    const absl::Status status = RunCall(&twin_.engine(), kind, layer, {&part, 1}).status();
+    ASSERT_TRUE(DetailsOf(status).has_value()) << status;
+    EXPECT_EQ(DetailsOf(status)->reason, reason) << status;
     EXPECT_TRUE(StateOf(twin_.engine(), twin_.id()) == before)
         << "a refused call changed something";
   }
