@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -25,20 +26,20 @@ class Daemon:
         return self.process.wait(timeout=20)
 
 
-def start_daemon(folder: Path, *flags: str, metrics_port: int = 19464) -> Daemon:
+def start_daemon(folder: Path, *flags: str) -> Daemon:
     binary = os.environ.get("LONGSHORED")
     if not binary:
         pytest.skip("SKIPPED: no daemon, set LONGSHORED to the built longshored")
     socket = folder / "longshored.sock"
     log = folder / "log"
-    metrics = f"127.0.0.1:{metrics_port}"
     process = subprocess.Popen(
-        [binary, f"--listen=unix:{socket}", f"--metrics-listen={metrics}", *flags],
+        [binary, f"--listen=unix:{socket}", "--metrics-listen=127.0.0.1:0", *flags],
         stderr=log.open("wb"),
     )
     for _ in range(100):
-        if socket.exists():
-            return Daemon(f"unix:{socket}", process, log, metrics)
+        metrics = re.search(r"metrics at http://([0-9.:]+)/metrics", log.read_text())
+        if socket.exists() and metrics:
+            return Daemon(f"unix:{socket}", process, log, metrics.group(1))
         assert process.poll() is None, log.read_text()
         time.sleep(0.1)
     raise AssertionError(f"not ready within 10 s: {log.read_text()}")
