@@ -28,7 +28,9 @@ def commit() -> str:
     git = ["git", "-C", str(RESULTS.parent)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     dirty = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
+        [*git, "status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS}"],
+        capture_output=True,
+        text=True,
     )
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
