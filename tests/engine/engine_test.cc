@@ -129,7 +129,7 @@ TEST(Engine, LimitsTheRowsOfACall) {
   }
   const auto message = [&](StepKind kind, size_t items) {
     const auto output = RunCall(engine.get(), kind, 0, std::span(parts).first(items));
-    return output.ok() ? "" : std::string(output.status().message());
+    return output.ok() ? "" : std::string{output.status().message()};
   };
   for (const StepKind kind : {StepKind::kPrefill, StepKind::kAppend}) {
     EXPECT_EQ(message(kind, 2), "items have 102 rows, the limit is 100");

@@ -85,6 +85,7 @@ TEST(PagePool, PageIdsOfTheLargestPoolFit) {
 TEST(PagePool, SlabsServeOneSizeAtATime) {
   PagePool pool(2 * kSlab, kSlab);
   std::vector<int32_t> small;
+  small.reserve(9);
   for (int32_t page = 0; page < 9; ++page) {  // a slab and one page
     small.push_back(Take(&pool, 8 * kKiB));
   }
