@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build/release"
 STAMPS = Path(os.environ.get("LONGSHORE_CACHE", Path.home() / ".cache/longshore")) / "tidy"
-COMMAND = ["clang-tidy-14", "--quiet", "-p", str(BUILD), "--extra-arg=-Wthread-safety"]
+COMMAND = ["clang-tidy-14", "--quiet", "--extra-arg=-Wthread-safety"]
 
 
 def output(*command: str) -> str:
@@ -46,7 +46,7 @@ def stamp_of(source: Path, included: set[Path]) -> Path:
 
 def check(source: Path, stamp: Path) -> str:
     """What clang-tidy says; empty for a clean file."""
-    run = subprocess.run([*COMMAND, str(source)], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run([*COMMAND, "-p", str(BUILD), str(source)], cwd=ROOT, capture_output=True, text=True)
     if run.returncode == 0:
         stamp.touch()
         return ""
