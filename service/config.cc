@@ -109,7 +109,7 @@ absl::Status ReadLimit(T value,
   return absl::OkStatus();
 }
 
-absl::Status ReadLimits(const config::Limits& written, Config* config) {
+absl::Status ReadByteLimits(const config::Limits& written, Config* config) {
   EngineOptions& engine = config->engine;
   RETURN_IF_ERROR(ReadBytes(written.max_message_bytes(), "limits.max_message_bytes",
                             &config->max_message_bytes));
@@ -121,8 +121,11 @@ absl::Status ReadLimits(const config::Limits& written, Config* config) {
       ReadBytes(written.max_queued_bytes(), "limits.max_queued_bytes", &config->max_queued_bytes));
   RETURN_IF_ERROR(
       ReadBytes(written.max_table_bytes(), "limits.max_table_bytes", &engine.max_table_bytes));
-  RETURN_IF_ERROR(
-      ReadBytes(written.max_score_bytes(), "limits.max_score_bytes", &engine.max_score_bytes));
+  return ReadBytes(written.max_score_bytes(), "limits.max_score_bytes", &engine.max_score_bytes);
+}
+
+absl::Status ReadCountLimits(const config::Limits& written, Config* config) {
+  EngineOptions& engine = config->engine;
   RETURN_IF_ERROR(ReadLimit(written.max_sessions(), "limits.max_sessions", &engine.max_sessions));
   RETURN_IF_ERROR(ReadLimit(written.max_tokens_per_session(), "limits.max_tokens_per_session",
                             &engine.max_tokens_per_session, EngineOptions::kMaxTokens));
@@ -215,7 +218,8 @@ absl::StatusOr<Config> ResolveConfig(const config::DaemonConfig& written) {
     }
     config.drain_limit = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
   }
-  RETURN_IF_ERROR(ReadLimits(written.limits(), &config));
+  RETURN_IF_ERROR(ReadByteLimits(written.limits(), &config));
+  RETURN_IF_ERROR(ReadCountLimits(written.limits(), &config));
   return config;
 }
 

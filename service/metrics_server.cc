@@ -25,7 +25,7 @@ void Knock(const Address& address) {
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     const int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
-      connect(fd, at->ai_addr, at->ai_addrlen);
+      (void)connect(fd, at->ai_addr, at->ai_addrlen);  // whether it gets through is no matter
       close(fd);
     }
   }
