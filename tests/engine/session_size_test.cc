@@ -132,7 +132,7 @@ TEST(SessionSize, ScoresOfEveryStageAndPhaseCount) {
   EXPECT_TRUE(engine->Open(TestSpec(TestModel(), policy, regions + 32 * 64)).ok());
   const auto message = [&](const AttentionPolicy& of, int64_t max_tokens) {
     const absl::Status status = engine->Open(TestSpec(TestModel(), of, max_tokens)).status();
-    return std::string(status.message());
+    return std::string{status.message()};
   };
   EXPECT_THAT(message(policy, regions + 33 * 64), HasSubstr("prefill.rest.stages[0] 4224 bytes"));
   AttentionPolicy finer = policy;

@@ -32,12 +32,12 @@ class StarvingBackend final : public Backend {
     return real_->Copy(to, from, bytes);
   }
   absl::Status Append(const AppendArgs& args) override {
-    const absl::Status status = real_->Append(args);
+    absl::Status status = real_->Append(args);
     Starve(Verb::kAppend);
     return status;
   }
   absl::Status Prune(const PruneArgs& args) override {
-    const absl::Status status = real_->Prune(args);
+    absl::Status status = real_->Prune(args);
     Starve(Verb::kPrune);
     return status;
   }
