@@ -36,7 +36,7 @@ std::string DaemonPath() {
 class Daemon {
  public:
   explicit Daemon(std::vector<std::string> arguments)
-      : log_(TempDirectory::Get() / absl::StrCat("daemon-", count_++, ".log")) {
+      : log_(TempDirectory::Get() / absl::StrCat("daemon-", started++, ".log")) {
     arguments.insert(arguments.begin(), DaemonPath());
     pid_ = fork();
     if (pid_ == 0) {
@@ -44,6 +44,7 @@ class Daemon {
       dup2(fd, STDOUT_FILENO);
       dup2(fd, STDERR_FILENO);
       std::vector<char*> pointers;
+      pointers.reserve(arguments.size() + 1);
       for (std::string& argument : arguments) {
         pointers.push_back(argument.data());
       }
@@ -90,7 +91,7 @@ class Daemon {
   }
 
  private:
-  static inline int count_ = 0;
+  static inline int started = 0;
   std::string log_;
   pid_t pid_ = 0;
 };

@@ -31,7 +31,7 @@ std::string ReasonOf(const absl::Status& status) {
 // Records what became of jobs, in the order in which they were run or dropped.
 class Journal {
  public:
-  Job Record(std::string name, bool bulk, std::vector<uint64_t> sessions) {
+  Job Record(const std::string& name, bool bulk, std::vector<uint64_t> sessions) {
     Job job;
     job.bulk = bulk;
     job.sessions = std::move(sessions);
