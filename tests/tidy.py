@@ -39,7 +39,8 @@ def dependencies() -> dict[Path, set[Path]]:
 
 def stamp_of(source: Path, included: set[Path]) -> Path:
     digest = hashlib.sha256(" ".join(COMMAND).encode() + (ROOT / ".clang-tidy").read_bytes())
-    for path in sorted(included | {source}):
+    rules = {ROOT / "tests/.clang-tidy"} if source.is_relative_to(ROOT / "tests") else set()
+    for path in sorted(included | rules | {source}):
         digest.update(path.read_bytes())
     return STAMPS / digest.hexdigest()
 
