@@ -4,6 +4,7 @@
 #include <span>
 
 #include "engine/algo/regions.h"
+#include "engine/algo/rope.h"
 #include "engine/core/rope_pairing.h"
 #include "engine/core/tensor_ref.h"
 #include "engine/kv/kv_view.h"
@@ -71,14 +72,13 @@ struct QueryBlock {
   int64_t first_position = 0;
   int32_t first_row = 0;  ///< in the packed tensors
   int32_t rows = 0;
-  int64_t window_tokens = 0;  ///< W of the policy, an id of some rotary styles
   Regions regions;
 };
 
 /// One stage of one query block.
 struct PruneBlock {
   QueryBlock block;
-  RopeStyle rope_style = RopeStyle::kTruePositions;
+  RopeRule rule;
   const int32_t* parents = nullptr;  ///< [num_parents] first tokens of the previous stage's kept
                                      ///< chunks, ascending; null: the chunks of the middle region
   int32_t num_parents = 0;
@@ -103,9 +103,9 @@ struct PruneBlock {
 
 /// Scores the candidates of one stage and keeps the best (design section 4).
 ///
-/// Per block: s[r, h, c] for every scored row r, head h and candidate c by `stage.selector`;
-/// ranking by `ranking`; the num_selected best in ascending order. Equal ranks keep the lower
-/// token.
+/// Per block: s[r, h, c] for every scored row r, head h and candidate c by `stage.selector`, scaled
+/// and soft-capped; a rank for each candidate by `ranking`; the num_selected best in ascending
+/// order. Equal ranks keep the lower token.
 struct PruneArgs {
   AttentionShape shape;
   PruningStage stage;
@@ -119,9 +119,8 @@ struct PruneArgs {
 /// The attention of one query block over sink, selected chunks and window.
 struct AttendBlock {
   QueryBlock block;
-  RopeStyle rope_style = RopeStyle::kTruePositions;
-  bool dense = false;  ///< every key up to the row at its true position, whatever rope_style and
-                       ///< the regions say
+  RopeRule rule;       ///< where its key ids depend on the query, the block is one row
+  bool dense = false;  ///< every key up to the row at its true position, whatever rule and regions
   const int32_t* selected = nullptr;  ///< [num_selected] first tokens, ascending
   int32_t num_selected = 0;
   int32_t selected_chunk_tokens = 0;

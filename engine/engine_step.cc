@@ -299,7 +299,6 @@ absl::Status Engine::RunBlocks(const StepCall& call,
                            .first_position = block.first_position,
                            .first_row = block.first_row,
                            .rows = block.rows,
-                           .window_tokens = run.layers->window_tokens,
                            .regions = block.regions});
   }
   return RunGroup(run, backend_.get(), trace);

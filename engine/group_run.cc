@@ -7,12 +7,22 @@
 namespace longshore {
 namespace {
 
+// How a choice of styles applies to block `index`.
+RopeRule RuleOf(const RopeChoice& rope, const GroupRun& run, size_t index) {
+  return {.style = rope.At(run.blocks[index].beyond),
+          .window_tokens = run.layers->window_tokens,
+          .trained_tokens = run.queries[index].rope.trained_tokens,
+          .block_first_position = run.blocks[index].first_position,
+          .group = rope.self_extend_group,
+          .neighbor_tokens = rope.self_extend_neighbor_tokens};
+}
+
 // Stage `stage` of block `index`.
 PruneBlock StageOf(const GroupRun& run, size_t index, size_t stage) {
   const BlockPlan& plan = run.blocks[index];
   PruneBlock block;
   block.block = run.queries[index];
-  block.rope_style = run.layers->stages[stage].rope.At(plan.beyond);
+  block.rule = RuleOf(run.layers->stages[stage].rope, run, index);
   if (stage > 0) {
     block.parents = run.slots[index][stage - 1];
     block.num_parents = plan.selected_chunks[stage - 1];
@@ -53,20 +63,43 @@ absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepT
   return absl::OkStatus();
 }
 
+// The attention of block `index`, for all its rows.
+AttendBlock AttendOf(const GroupRun& run, size_t index) {
+  const BlockPlan& plan = run.blocks[index];
+  AttendBlock block;
+  block.block = run.queries[index];
+  block.dense = plan.middle == Middle::kDense;
+  block.rule = RuleOf(run.policy->attention_rope, run, index);
+  if (plan.middle == Middle::kStages) {
+    const size_t last = run.layers->stages.size() - 1;
+    block.selected = run.slots[index][last];
+    block.num_selected = plan.selected_chunks[last];
+    block.selected_chunk_tokens = run.layers->stages[last].chunk_tokens;
+  }
+  return block;
+}
+
+// Rows that see the same keys at other ids become blocks of their own.
+void SplitRows(AttendBlock block, std::vector<AttendBlock>* blocks) {
+  const int32_t rows = block.block.rows;
+  block.block.rows = 1;
+  for (int32_t row = 0; row < rows; ++row) {
+    blocks->push_back(block);
+    ++block.block.first_row;
+    ++block.block.first_position;
+  }
+}
+
 absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) {
   const Stopwatch stopwatch;
   std::vector<AttendBlock> blocks;
   for (size_t index = 0; index < run.blocks.size(); ++index) {
     const BlockPlan& plan = run.blocks[index];
-    AttendBlock& block = blocks.emplace_back();
-    block.block = run.queries[index];
-    block.dense = plan.middle == Middle::kDense;
-    block.rope_style = run.policy->attention_rope.At(plan.beyond);
-    if (plan.middle == Middle::kStages) {
-      const size_t last = run.layers->stages.size() - 1;
-      block.selected = run.slots[index][last];
-      block.num_selected = plan.selected_chunks[last];
-      block.selected_chunk_tokens = run.layers->stages[last].chunk_tokens;
+    const AttendBlock block = AttendOf(run, index);
+    if (!block.dense && AttendKeyIdsDependOnQuery(block.rule.style)) {
+      SplitRows(block, &blocks);
+    } else {
+      blocks.push_back(block);
     }
     trace->dense_blocks += plan.middle == Middle::kDense ? 1 : 0;
     trace->streaming_blocks += plan.middle == Middle::kNone ? 1 : 0;

@@ -1,5 +1,8 @@
 #include "engine/policy.h"
 
+#include <algorithm>
+
+#include "engine/algo/rope.h"
 #include "engine/core/error.h"
 #include "engine/model_shape.h"
 #include "engine/plan.h"
@@ -12,46 +15,78 @@ constexpr int64_t kMaxRegionTokens = int64_t{1} << 24;  // ids and counts of reg
 enum class RopeUse : uint8_t { kPruning, kAttention };
 
 absl::Status CheckRope(absl::string_view field, RopeStyle style, RopeUse use) {
+  const bool pruning = use == RopeUse::kPruning;
   switch (style) {
-    case RopeStyle::kTruePositions: return absl::OkStatus();
-    case RopeStyle::kRelative:
-      return use == RopeUse::kPruning ? absl::OkStatus()
-                                      : InvalidField(field, "relative is for pruning only");
-    case RopeStyle::kStreaming:
-      return use == RopeUse::kAttention ? absl::OkStatus()
-                                        : InvalidField(field, "streaming is for attention only");
-    case RopeStyle::kChunkIndexed:
-      return use == RopeUse::kPruning ? NotImplemented(field, "chunk_indexed is not served yet")
-                                      : InvalidField(field, "chunk_indexed is for pruning only");
-    case RopeStyle::kInfLlm: return NotImplemented(field, "infllm is not served yet");
+    case RopeStyle::kTruePositions:
+    case RopeStyle::kInfLlm:
     case RopeStyle::kDynamicExtend:
-      return NotImplemented(field, "dynamic_extend is not served yet");
-    case RopeStyle::kSelfExtend: return NotImplemented(field, "self_extend is not served yet");
+    case RopeStyle::kSelfExtend: return absl::OkStatus();
+    case RopeStyle::kRelative:
+      return pruning ? absl::OkStatus() : InvalidField(field, "relative is for pruning only");
+    case RopeStyle::kChunkIndexed:
+      return pruning ? absl::OkStatus() : InvalidField(field, "chunk_indexed is for pruning only");
+    case RopeStyle::kStreaming:
+      return pruning ? InvalidField(field, "streaming is for attention only") : absl::OkStatus();
   }
   return InvalidField(field, "is not a rotary style");
 }
 
 absl::Status CheckRopeChoice(absl::string_view field, const RopeChoice& rope, RopeUse use) {
   RETURN_IF_ERROR(CheckRope(absl::StrCat(field, ".within_trained"), rope.within_trained, use));
-  return CheckRope(absl::StrCat(field, ".beyond_trained"), rope.beyond_trained, use);
+  RETURN_IF_ERROR(CheckRope(absl::StrCat(field, ".beyond_trained"), rope.beyond_trained, use));
+  if (rope.within_trained != RopeStyle::kSelfExtend &&
+      rope.beyond_trained != RopeStyle::kSelfExtend) {
+    return absl::OkStatus();
+  }
+  if (rope.self_extend_group < 1) {
+    return InvalidField(absl::StrCat(field, ".self_extend_group"), rope.self_extend_group,
+                        " is less than 1");
+  }
+  if (rope.self_extend_neighbor_tokens < 1 || rope.self_extend_neighbor_tokens > kMaxRegionTokens) {
+    return InvalidField(absl::StrCat(field, ".self_extend_neighbor_tokens"),
+                        rope.self_extend_neighbor_tokens, " is not in 1..", kMaxRegionTokens);
+  }
+  return absl::OkStatus();
+}
+
+// Summaries are made when a chunk fills, of keys as they are stored and at their true positions.
+absl::Status CheckBoundsRope(absl::string_view field, RopeStyle style) {
+  return style == RopeStyle::kTruePositions || PruneKeysAreUnrotated(style)
+             ? absl::OkStatus()
+             : InvalidField(field, "is not true_positions, relative or infllm, which bounds needs");
+}
+
+absl::Status CheckBounds(const PruningStage& stage) {
+  if (stage.chunk_tokens != kBlockTokens) {
+    return InvalidField("chunk_tokens", stage.chunk_tokens, " is not ", kBlockTokens,
+                        ", the only size of bounds");
+  }
+  RETURN_IF_ERROR(CheckBoundsRope("rope.within_trained", stage.rope.within_trained));
+  return CheckBoundsRope("rope.beyond_trained", stage.rope.beyond_trained);
+}
+
+absl::Status CheckProbes(const PruningStage& stage) {
+  const int32_t most = std::min(stage.chunk_tokens, static_cast<int32_t>(kBlockTokens));
+  const bool power_of_two = (stage.probes & (stage.probes - 1)) == 0;
+  if (stage.probes < 1 || stage.probes > most || !power_of_two) {
+    return InvalidField("probes.probes", stage.probes, " is not a power of two in 1..", most);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSelector(const PruningStage& stage) {
+  if (stage.chunk_tokens < 1 || stage.chunk_tokens > kMaxRegionTokens) {
+    return InvalidField("chunk_tokens", stage.chunk_tokens, " is not in 1..", kMaxRegionTokens);
+  }
   switch (stage.selector) {
-    case Selector::kBounds:
-      if (stage.chunk_tokens != kBlockTokens) {
-        return InvalidField("chunk_tokens", stage.chunk_tokens, " is not ", kBlockTokens,
-                            ", the only size of bounds");
-      }
-      return absl::OkStatus();
+    case Selector::kBounds: return CheckBounds(stage);
     case Selector::kExact:
-      if (stage.chunk_tokens < 1 || kBlockTokens % stage.chunk_tokens != 0) {
-        return InvalidField("chunk_tokens", stage.chunk_tokens, " does not divide a page of ",
-                            kBlockTokens, " tokens");
-      }
-      return absl::OkStatus();
-    case Selector::kDescent: return NotImplemented("selector", "descent is not served yet");
-    case Selector::kProbes: return NotImplemented("selector", "probes is not served yet");
+      return kBlockTokens % stage.chunk_tokens == 0
+                 ? absl::OkStatus()
+                 : InvalidField("chunk_tokens", stage.chunk_tokens, " does not divide a page of ",
+                                kBlockTokens, " tokens");
+    case Selector::kDescent: return absl::OkStatus();
+    case Selector::kProbes: return CheckProbes(stage);
   }
   return InvalidField("selector", "is not a selector");
 }
@@ -139,15 +174,12 @@ absl::Status CheckPhase(const PhasePolicy& phase, int64_t sink_tokens) {
 }
 
 absl::Status CheckRanking(const AttentionPolicy& policy) {
-  switch (policy.ranking) {
-    case Ranking::kProbability: return absl::OkStatus();
-    case Ranking::kProbabilitySum:
-      return NotImplemented("ranking", "probability_sum is not served yet");
-    case Ranking::kProbabilityPower:
-      return NotImplemented("ranking", "probability_power is not served yet");
-    case Ranking::kScoreMax: return NotImplemented("ranking", "score_max is not served yet");
+  constexpr float kMaxPower = 1024.0F;
+  if (policy.ranking == Ranking::kProbabilityPower &&
+      !(policy.probability_power >= 1.0F && policy.probability_power <= kMaxPower)) {
+    return InvalidField("probability_power", policy.probability_power, " is not in 1..", kMaxPower);
   }
-  return InvalidField("ranking", "is not a ranking");
+  return absl::OkStatus();
 }
 
 }  // namespace

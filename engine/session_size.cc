@@ -60,7 +60,7 @@ int64_t MaxRopeIds(const SessionSpec& spec) {
   int64_t max_ids = spec.max_tokens;
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
     for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-      max_ids = Max(max_ids, spec.policy.Of(phase, layer).window_tokens + 1);
+      max_ids = Max(max_ids, spec.policy.Of(phase, layer).window_tokens + 2);
     }
   }
   return max_ids;

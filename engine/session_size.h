@@ -14,8 +14,8 @@ int64_t PageBytes(const ModelShape& model);
 /// Pages of `tokens` tokens of one layer.
 int64_t PagesFor(int64_t tokens);
 
-/// Rotary ids of a session are below this: every id of every style is below the true position of
-/// some token, or the window (pruning `relative`).
+/// Rotary ids of a session are below this: every id of every style is at most the true position of
+/// some token, or the window and one (pruning `relative`).
 int64_t MaxRopeIds(const SessionSpec& spec);
 
 /// What a session holds outside the pool from Open to Close: rotary tables, page ids, masks,

@@ -106,14 +106,13 @@ void WriteSummary(SummaryKind kind,
   const KvView& kv = part.item->kv;
   const RopeRows& rope = part.item->rope;
   const int32_t depth = shape.head_dim;
-  const KeyPiece page{
-      .token = part.end - kBlockTokens, .id = part.end - kBlockTokens, .keys = kBlockTokens};
+  const KeyPiece page{.token = part.end - kBlockTokens, .rank = 0, .keys = kBlockTokens};
   float* keys = scratch->Floats(int64_t{kBlockTokens} * depth);
   float* bounds = scratch->Floats(int64_t{2} * depth);
   float* cos = scratch->Floats(int64_t{kBlockTokens} * rope.pairs);
   float* sin = scratch->Floats(int64_t{kBlockTokens} * rope.pairs);
   if (kind == SummaryKind::kRotated) {
-    LoadAngles(rope, page.id, kBlockTokens, cos, sin);
+    LoadAngles(rope, page.token, kBlockTokens, cos, sin);
   }
   for (int32_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
     const RowSource source = KeyRows(kv, page, kv_head);

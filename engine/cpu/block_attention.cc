@@ -46,19 +46,16 @@ TileBuffers::TileBuffers(const AttentionShape& shape, int32_t pairs, int32_t row
 
 BlockAttention::BlockAttention(const AttendArgs& args, const AttendBlock& attend)
     : args_(args),
-      attend_(attend),
       block_(attend.block),
       rope_(attend.block.rope),
-      ids_(MakeAttendIds(attend.rope_style,
+      ids_(MakeAttendIds(attend.dense ? RopeRule{} : attend.rule,
                          attend.block.regions,
                          int64_t{attend.num_selected} * attend.selected_chunk_tokens)),
-      keys_(ListKeys(attend, ids_)),
+      keys_(ListKeys(attend)),
       rows_(block_.rows * args.shape.GroupSize()) {}
 
 void BlockAttention::LoadQueries(int32_t kv_head, Scratch* scratch, float* out) const {
-  const auto id_of = [this](int64_t position) {
-    return attend_.dense ? position : ids_.OfWindow(position);
-  };
+  const auto id_of = [this](int64_t position) { return ids_.OfQuery(position); };
   const QuerySource source{.q = args_.q,
                            .shape = args_.shape,
                            .block = block_,
@@ -71,8 +68,11 @@ void BlockAttention::LoadTileAngles(int32_t tile, const TileBuffers& buffers) co
   int64_t row = 0;
   for (int32_t index = range.first; index < range.end; ++index) {
     const KeyPiece& piece = keys_.pieces[static_cast<size_t>(index)];
-    LoadAngles(rope_, piece.id, piece.keys, buffers.cos + row * rope_.pairs,
-               buffers.sin + row * rope_.pairs);
+    const auto id_of = [&](int32_t key) {
+      return ids_.OfKey(block_.first_position, piece.token + key, piece.rank + key);
+    };
+    LoadAnglesOf(rope_, piece.keys, id_of, buffers.cos + row * rope_.pairs,
+                 buffers.sin + row * rope_.pairs);
     row += piece.keys;
   }
 }

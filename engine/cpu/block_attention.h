@@ -76,7 +76,6 @@ class BlockAttention {
   const int32_t* Visible(const KeyTile& tile, const TileBuffers& buffers) const;
 
   const AttendArgs& args_;
-  const AttendBlock& attend_;
   const QueryBlock& block_;
   const RopeRows& rope_;
   AttendIds ids_;

@@ -4,7 +4,8 @@
 
 namespace longshore::cpu {
 
-void KeyList::Add(int64_t begin, int64_t end, int64_t id) {
+void KeyList::Add(int64_t begin, int64_t end) {
+  int64_t rank = pieces.empty() ? 0 : pieces.back().rank + pieces.back().keys;
   while (begin < end) {
     const int64_t piece_end = Min(end, (begin / kBlockTokens + 1) * kBlockTokens);
     const auto keys = static_cast<int32_t>(piece_end - begin);
@@ -12,30 +13,29 @@ void KeyList::Add(int64_t begin, int64_t end, int64_t id) {
       const auto next = static_cast<int32_t>(pieces.size());
       tiles.push_back({.first = next, .end = next, .keys = 0});
     }
-    pieces.push_back({.token = begin, .id = id, .keys = keys});
+    pieces.push_back({.token = begin, .rank = rank, .keys = keys});
     tiles.back().end += 1;
     tiles.back().keys += keys;
-    id += keys;
+    rank += keys;
     begin = piece_end;
   }
 }
 
-KeyList ListKeys(const AttendBlock& attend, const AttendIds& ids) {
+KeyList ListKeys(const AttendBlock& attend) {
   const QueryBlock& block = attend.block;
   const int64_t end = block.first_position + block.rows;
   KeyList list;
   if (attend.dense) {
-    list.Add(0, end, 0);
+    list.Add(0, end);
     return list;
   }
-  list.Add(0, Min(block.regions.sink_end, end), ids.OfSink(0));
+  list.Add(0, Min(block.regions.sink_end, end));
   for (int32_t chunk = 0; chunk < attend.num_selected; ++chunk) {
     const int64_t token = attend.selected[chunk];
-    const int64_t rank = int64_t{chunk} * attend.selected_chunk_tokens;
-    list.Add(token, token + attend.selected_chunk_tokens, ids.OfSelected(token, rank));
+    list.Add(token, token + attend.selected_chunk_tokens);
   }
   const int64_t window = block.regions.middle_end;
-  list.Add(window, Max(window, end), ids.OfWindow(window));
+  list.Add(window, Max(window, end));
   return list;
 }
 

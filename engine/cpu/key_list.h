@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/algo/rope.h"
 #include "engine/backend_args.h"
 #include "engine/cpu/rows.h"
 
@@ -19,17 +18,17 @@ struct KeyTile {
   int32_t keys = 0;
 };
 
-/// The keys that a query block attends to, in ascending order: runs of tokens with their rotary
-/// ids, cut at pages, and tiles of them.
+/// The keys that a query block attends to, in ascending order: runs of tokens with their ranks, cut
+/// at pages, and tiles of them.
 struct KeyList {
   std::vector<KeyPiece> pieces;
   std::vector<KeyTile> tiles;
 
-  /// Adds tokens [begin, end); `id` is the rotary id of `begin`.
-  void Add(int64_t begin, int64_t end, int64_t id);
+  /// Adds tokens [begin, end).
+  void Add(int64_t begin, int64_t end);
 };
 
 /// Sink, selected chunks and window of a block, or everything up to its last row when it is dense.
-KeyList ListKeys(const AttendBlock& attend, const AttendIds& ids);
+KeyList ListKeys(const AttendBlock& attend);
 
 }  // namespace longshore::cpu

@@ -8,10 +8,10 @@
 
 namespace longshore::cpu {
 
-/// A run of consecutive tokens inside one page, with consecutive rotary ids.
+/// A run of consecutive tokens inside one page.
 struct KeyPiece {
   int64_t token = 0;
-  int64_t id = 0;  ///< rotary id of `token`
+  int64_t rank = 0;  ///< keys of the list before `token`
   int32_t keys = 0;
 };
 
@@ -19,6 +19,21 @@ struct KeyPiece {
 ///
 ///   cos, sin  [count, rope.pairs] out
 void LoadAngles(const RopeRows& rope, int64_t first_id, int32_t count, float* cos, float* sin);
+
+/// Angles of `count` keys of which number i has the id id_of(i).
+template <typename IdOf>
+void LoadAnglesOf(const RopeRows& rope, int32_t count, IdOf id_of, float* cos, float* sin) {
+  for (int32_t first = 0; first < count;) {
+    const int64_t id = id_of(first);
+    int32_t end = first + 1;
+    while (end < count && id_of(end) == id + (end - first)) {
+      ++end;
+    }
+    const int64_t out = int64_t{first} * rope.pairs;
+    LoadAngles(rope, id, end - first, cos + out, sin + out);
+    first = end;
+  }
+}
 
 /// Keys of one KV head of a page, as they lie there.
 RowSource KeyRows(const KvView& kv, const KeyPiece& piece, int32_t kv_head);

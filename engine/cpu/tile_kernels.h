@@ -141,6 +141,18 @@ float LogSumExp(const float* values, int64_t count);
 /// to[i] = max(to[i], from[i] - shift) for [count]; nothing where shift is -infinity.
 void MaxOfShifted(const float* from, float shift, int64_t count, float* to);
 
+/// sums[i] += exp(power (from[i] - shift - max[i])) for [count]; nothing where shift is -infinity.
+/// max[i] >= from[i] - shift, as MaxOfShifted leaves it.
+void AddPowers(const float* from,
+               float shift,
+               const float* max,
+               float power,
+               int64_t count,
+               float* sums);
+
+/// max[i] = power max[i] + log(sums[i]) for [count]: the log of the whole sum of powers.
+void LogOfPowers(const float* sums, float power, int64_t count, float* max);
+
 /// from [count] to the nearest element of dtype, ties to even.
 void StoreRows(const float* from, int64_t count, DType dtype, void* to);
 

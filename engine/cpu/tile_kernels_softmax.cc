@@ -188,6 +188,26 @@ void MaxOfShifted(const float* from, float shift, int64_t count, float* to) {
   }
 }
 
+void AddPowers(const float* from,
+               float shift,
+               const float* max,
+               float power,
+               int64_t count,
+               float* sums) {
+  if (shift == kNegativeInfinity) {
+    return;
+  }
+  const FloatTag d;
+  const FloatVec minus = hn::Set(d, shift);
+  const FloatVec factor = hn::Set(d, power);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const FloatVec shifted = hn::Sub(LoadFirst(d, count - i, from + i), minus);
+    const FloatVec below = hn::Sub(shifted, LoadFirst(d, count - i, max + i));
+    const FloatVec add = ExpOfNegative(d, hn::Mul(factor, below));
+    StoreFirst(d, hn::Add(LoadFirst(d, count - i, sums + i), add), count - i, sums + i);
+  }
+}
+
 }  // namespace longshore::cpu::HWY_NAMESPACE
 
 HWY_AFTER_NAMESPACE();
@@ -201,6 +221,7 @@ HWY_EXPORT(SoftmaxTile);
 HWY_EXPORT(ChunkMaxTile);
 HWY_EXPORT(LogSumExp);
 HWY_EXPORT(MaxOfShifted);
+HWY_EXPORT(AddPowers);
 
 void ScaleTile(ScoreTile scores, float scale, float soft_cap) {
   HWY_DYNAMIC_DISPATCH(ScaleTile)(scores, scale, soft_cap);
@@ -220,6 +241,21 @@ float LogSumExp(const float* values, int64_t count) {
 
 void MaxOfShifted(const float* from, float shift, int64_t count, float* to) {
   HWY_DYNAMIC_DISPATCH(MaxOfShifted)(from, shift, count, to);
+}
+
+void AddPowers(const float* from,
+               float shift,
+               const float* max,
+               float power,
+               int64_t count,
+               float* sums) {
+  HWY_DYNAMIC_DISPATCH(AddPowers)(from, shift, max, power, count, sums);
+}
+
+void LogOfPowers(const float* sums, float power, int64_t count, float* max) {
+  for (int64_t i = 0; i < count; ++i) {
+    max[i] = power * max[i] + std::log(sums[i]);
+  }
 }
 
 }  // namespace longshore::cpu

@@ -1,5 +1,6 @@
 #include "engine/policy.h"
 
+#include <cmath>
 #include <functional>
 
 #include <gtest/gtest.h>
@@ -130,28 +131,56 @@ TEST(Policy, StylesMustFitTheirUse) {
   });
 }
 
-TEST(Policy, WhatIsNotServedYetSaysSo) {
-  constexpr auto kCode = absl::StatusCode::kUnimplemented;
+TEST(Policy, SelectorsHaveRulesOfTheirOwn) {
+  const auto probes = [](int32_t count) {
+    return [count](AttentionPolicy* p) {
+      Stage(p, 1)->selector = Selector::kProbes;
+      Stage(p, 1)->probes = count;
+    };
+  };
   Expect({
-      {[](AttentionPolicy* p) { p->ranking = Ranking::kScoreMax; }, "ranking",
-       "score_max is not served yet", kCode},
-      {[](AttentionPolicy* p) { p->ranking = Ranking::kProbabilitySum; }, "ranking",
-       "probability_sum is not served yet", kCode},
-      {[](AttentionPolicy* p) { p->ranking = Ranking::kProbabilityPower; }, "ranking",
-       "probability_power is not served yet", kCode},
-      {[](AttentionPolicy* p) { Stage(p, 0)->selector = Selector::kDescent; },
-       "decode.rest.stages[0].selector", "descent is not served yet", kCode},
-      {[](AttentionPolicy* p) { Stage(p, 0)->selector = Selector::kProbes; },
-       "decode.rest.stages[0].selector", "probes is not served yet", kCode},
-      {[](AttentionPolicy* p) { Stage(p, 1)->rope.beyond_trained = RopeStyle::kChunkIndexed; },
-       "decode.rest.stages[1].rope.beyond_trained", "chunk_indexed is not served yet", kCode},
-      {[](AttentionPolicy* p) { p->attention_rope.beyond_trained = RopeStyle::kInfLlm; },
-       "attention_rope.beyond_trained", "infllm is not served yet", kCode},
-      {[](AttentionPolicy* p) { p->attention_rope.beyond_trained = RopeStyle::kDynamicExtend; },
-       "attention_rope.beyond_trained", "dynamic_extend is not served yet", kCode},
-      {[](AttentionPolicy* p) { p->attention_rope.beyond_trained = RopeStyle::kSelfExtend; },
-       "attention_rope.beyond_trained", "self_extend is not served yet", kCode},
+      {probes(0), "decode.rest.stages[1].probes.probes", "0 is not a power of two in 1..8"},
+      {probes(3), "decode.rest.stages[1].probes.probes", "3 is not a power of two in 1..8"},
+      {probes(16), "decode.rest.stages[1].probes.probes", "16 is not a power of two in 1..8"},
+      {[](AttentionPolicy* p) { Stage(p, 0)->rope.within_trained = RopeStyle::kChunkIndexed; },
+       "decode.rest.stages[0].rope.within_trained",
+       "is not true_positions, relative or infllm, which bounds needs"},
+      {[](AttentionPolicy* p) { Stage(p, 0)->rope.beyond_trained = RopeStyle::kDynamicExtend; },
+       "decode.rest.stages[0].rope.beyond_trained",
+       "is not true_positions, relative or infllm, which bounds needs"},
   });
+  AttentionPolicy policy = SmallStandard();
+  probes(4)(&policy);
+  EXPECT_TRUE(ValidatePolicy(policy).ok());
+  Stage(&policy, 1)->selector = Selector::kDescent;
+  EXPECT_TRUE(ValidatePolicy(policy).ok());
+}
+
+TEST(Policy, ParametersOfStylesAndRankingsHaveLimits) {
+  const auto self_extend = [](int32_t group, int64_t neighbor_tokens) {
+    return [=](AttentionPolicy* p) {
+      p->attention_rope = {.within_trained = RopeStyle::kTruePositions,
+                           .beyond_trained = RopeStyle::kSelfExtend,
+                           .self_extend_group = group,
+                           .self_extend_neighbor_tokens = neighbor_tokens};
+    };
+  };
+  const auto power = [](float power) {
+    return [=](AttentionPolicy* p) {
+      p->ranking = Ranking::kProbabilityPower;
+      p->probability_power = power;
+    };
+  };
+  Expect({
+      {self_extend(0, 100), "attention_rope.self_extend_group", "0 is less than 1"},
+      {self_extend(8, 0), "attention_rope.self_extend_neighbor_tokens", "0 is not in 1..16777216"},
+      {power(0.5F), "probability_power", "0.5 is not in 1..1024"},
+      {power(std::nanf("")), "probability_power", "nan is not in 1..1024"},
+  });
+  AttentionPolicy policy = SmallStandard();
+  self_extend(8, 100)(&policy);
+  power(4.0F)(&policy);
+  EXPECT_TRUE(ValidatePolicy(policy).ok()) << ValidatePolicy(policy);
 }
 
 }  // namespace

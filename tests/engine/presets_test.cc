@@ -10,7 +10,9 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(Presets, AreThoseOfTheDesign) {
-  EXPECT_THAT(PresetNames(), ElementsAre("standard", "dense", "streaming"));
+  EXPECT_THAT(PresetNames(), ElementsAre("standard", "wide", "fast", "flash", "dense", "streaming",
+                                         "paper-3k", "paper-3k-fast", "paper-3k-flash", "paper-5k",
+                                         "paper-3k-5k", "paper-16k"));
 }
 
 TEST(Presets, AreValid) {
@@ -22,9 +24,11 @@ TEST(Presets, AreValid) {
 }
 
 TEST(Presets, UnknownNamesListTheKnownOnes) {
-  const absl::Status status = PresetPolicy("paper-3k").status();
+  const absl::Status status = PresetPolicy("paper-4k").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(status.message(), "preset \"paper-3k\" is not one of standard, dense, streaming");
+  EXPECT_EQ(status.message(),
+            "preset \"paper-4k\" is not one of standard, wide, fast, flash, dense, streaming, "
+            "paper-3k, paper-3k-fast, paper-3k-flash, paper-5k, paper-3k-5k, paper-16k");
   EXPECT_EQ(DetailsOf(status)->field, "preset");
 }
 
