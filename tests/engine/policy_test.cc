@@ -81,7 +81,7 @@ TEST(Policy, StagesAreNamedWithBothNumbers) {
       {[](AttentionPolicy* p) { Stage(p, 1)->chunk_tokens = 24; },
        "decode.rest.stages[1].chunk_tokens", "24 does not divide a page of 64 tokens"},
       {[](AttentionPolicy* p) { Stage(p, 1)->chunk_tokens = 0; },
-       "decode.rest.stages[1].chunk_tokens", "0 does not divide a page of 64 tokens"},
+       "decode.rest.stages[1].chunk_tokens", "0 is not in 1..16777216"},
       {[](AttentionPolicy* p) { Stage(p, 1)->chunk_tokens = 128; },
        "decode.rest.stages[1].chunk_tokens", "128 does not divide a page of 64 tokens"},
       {[](AttentionPolicy* p) { Stage(p, 1)->keep_tokens = 60; },

@@ -100,13 +100,22 @@ TEST(ConvertPolicy, EveryUnsetOrWrongFieldIsNamed) {
   }
 }
 
-TEST(ConvertPolicy, WhatThisBuildDoesNotServeIsUnimplemented) {
+TEST(ConvertPolicy, SelectorsBringTheirParameters) {
   v1::PolicySpec spec = Full("standard");
-  v1::Stage* stage = spec.mutable_policy()->mutable_decode()->mutable_rest()->mutable_stages(0);
+  v1::Stage* stage = spec.mutable_policy()->mutable_decode()->mutable_rest()->mutable_stages(1);
   stage->set_selector(v1::SELECTOR_DESCENT);
-  stage->mutable_descent()->set_representative(v1::DescentParams::REPRESENTATIVE_FIRST);
-  stage->mutable_descent()->set_score(v1::DescentParams::SCORE_FINAL);
-  EXPECT_EQ(PolicyFromWire(spec, "policy").status().code(), absl::StatusCode::kUnimplemented);
+  stage->mutable_descent()->set_representative(v1::DescentParams::REPRESENTATIVE_MIDDLE);
+  stage->mutable_descent()->set_score(v1::DescentParams::SCORE_RUNNING_MAXIMUM);
+  auto policy = PolicyFromWire(spec, "policy");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->decode.rest.stages[1].representative, DescentRepresentative::kMiddle);
+  EXPECT_EQ(policy->decode.rest.stages[1].descent_score, DescentScore::kRunningMaximum);
+  stage->clear_descent();
+  stage->set_selector(v1::SELECTOR_PROBES);
+  stage->mutable_probes()->set_probes(4);
+  policy = PolicyFromWire(spec, "policy");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->decode.rest.stages[1].probes, 4);
 }
 
 }  // namespace
