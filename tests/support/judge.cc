@@ -279,7 +279,8 @@ bool Judge::JudgeStage(const BlockCall& call,
   if (strictness_.score == 0.0) {
     EXPECT_EQ(chosen, oracle::KeepBest(candidates, scores, keep)) << "stage " << stage;
   } else {
-    EXPECT_EQ(oracle::SelectionError(candidates, scores, keep, chosen, strictness_.score), "")
+    EXPECT_EQ(oracle::SelectionError(candidates, {scores, scores}, keep, chosen, strictness_.score),
+              "")
         << "stage " << stage << " (seed " << TestSeed() << ")";
   }
   return chosen == expected.chosen;

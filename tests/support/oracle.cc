@@ -2,43 +2,18 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "tests/support/oracle_positions.h"
+#include "tests/support/oracle_scores.h"
+
 namespace longshore::oracle {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 void Require(bool condition, const std::string& message) {
   if (!condition) throw std::invalid_argument("oracle: " + message);
-}
-
-/// q.k or its bound, of one query against the rotated keys of one chunk.
-///
-///   query  [head_dim]
-///   keys   [chunk_tokens] spans of [head_dim]
-double RawScore(Selector selector,
-                std::span<const double> query,
-                std::span<const std::span<const double>> keys) {
-  if (selector == Selector::kExact) {
-    double largest = -kInfinity;
-    for (const auto& key : keys) largest = std::max(largest, Dot(query, key));
-    return largest;
-  }
-  double bound = 0.0;
-  for (size_t dim = 0; dim < query.size(); ++dim) {
-    double low = kInfinity;
-    double high = -kInfinity;
-    for (const auto& key : keys) {
-      low = std::min(low, key[dim]);
-      high = std::max(high, key[dim]);
-    }
-    bound += std::max(query[dim] * low, query[dim] * high);
-  }
-  return bound;
 }
 
 }  // namespace
@@ -169,40 +144,24 @@ int Layer::FirstStaleStage(int64_t last_position) const {
   return num_stages;
 }
 
-std::vector<double> Layer::ScoreStage(int stage_index,
+std::vector<double> Layer::ScoreStage(int stage,
                                       int64_t position,
                                       std::span<const double> queries,
                                       std::span<const int64_t> candidates) const {
-  const Stage& stage = policy_.stages.at(stage_index);
-  const int64_t last_position = CheckedLastPosition(position, queries);
-  const RopeStyle style = IsBeyond(model_, last_position) ? stage.rope_beyond : stage.rope_within;
-  const int dim = model_.head_dim;
-  RotatedRows rotated_queries(model_, model_.heads, queries);
-  RotatedRows rotated_keys(model_, model_.kv_heads, keys_);
+  return ScoreStageRanges(stage, position, queries, candidates, 0.0).low;
+}
 
-  std::vector<std::vector<double>> logits;  // [scored rows * heads][chunks]
-  for (int64_t row_position = position; row_position <= last_position; ++row_position) {
-    if ((last_position - row_position) % policy_.query_stride != 0) continue;
-    for (int head = 0; head < model_.heads; ++head) {
-      const int kv_head = head / (model_.heads / model_.kv_heads);
-      std::vector<double> of_chunks;
-      for (const int64_t chunk : candidates) {
-        Pair pair{.query_position = row_position, .key_position = chunk};
-        const RotaryPlace query_place = PlacePair(style, model_, policy_, pair).query;
-        const auto query = rotated_queries.At(row_position - position, query_place);
-        std::vector<std::span<const double>> keys;
-        for (int64_t token = chunk; token < chunk + stage.chunk_tokens; ++token) {
-          pair.key_position = token;
-          const RotaryPlace key_place = PlacePair(style, model_, policy_, pair).key;
-          keys.push_back(rotated_keys.At(token, key_place).subspan(kv_head * dim, dim));
-        }
-        const double raw = RawScore(stage.selector, query.subspan(head * dim, dim), keys);
-        of_chunks.push_back(Logit(model_, raw));
-      }
-      logits.push_back(std::move(of_chunks));
-    }
-  }
-  return RankChunks(policy_.ranking, logits);
+ScoreRanges Layer::ScoreStageRanges(int stage,
+                                    int64_t position,
+                                    std::span<const double> queries,
+                                    std::span<const int64_t> candidates,
+                                    double branch_tolerance) const {
+  const BlockRows rows{.first_position = position,
+                       .last_position = CheckedLastPosition(position, queries),
+                       .queries = queries,
+                       .keys = keys_};
+  StageScorer scorer(model_, policy_, policy_.stages.at(stage), rows);
+  return RankRanges(policy_, scorer.Score(candidates, branch_tolerance));
 }
 
 Attention Layer::Attend(int64_t position,
@@ -215,8 +174,7 @@ Attention Layer::Attend(int64_t position,
   Require(selection.middle_end >= policy_.sink_tokens &&
               selection.middle_end <= std::max(policy_.sink_tokens, position),
           "the middle lies between the sink and the block's first row");
-  const RopeStyle style =
-      IsBeyond(model_, last_position) ? policy_.rope_beyond : policy_.rope_within;
+  const bool beyond = IsBeyond(model_, last_position);
   const int dim = model_.head_dim;
   RotatedRows rotated_queries(model_, model_.heads, queries);
   RotatedRows rotated_keys(model_, model_.kv_heads, keys_);
@@ -234,11 +192,14 @@ Attention Layer::Attend(int64_t position,
       std::vector<std::span<const double>> values;
       for (int64_t rank = 0; rank < std::ssize(tokens); ++rank) {
         const int64_t token = tokens[rank];
-        const PairPlaces places = PlacePair(style, model_, policy_,
-                                            {.query_position = row_position,
-                                             .query_rank = std::ssize(tokens) - 1,
-                                             .key_position = token,
-                                             .key_rank = rank});
+        const PairPlaces places = PlaceAttended(model_, policy_,
+                                                {.pair = {.query_position = row_position,
+                                                          .key_position = token,
+                                                          .block_first = position,
+                                                          .beyond = beyond},
+                                                 .query_rank = std::ssize(tokens) - 1,
+                                                 .key_rank = rank,
+                                                 .key_in_window = token >= selection.middle_end});
         const auto query = rotated_queries.At(row_position - position, places.query);
         const auto key = rotated_keys.At(token, places.key);
         logits.push_back(

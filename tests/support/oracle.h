@@ -84,6 +84,14 @@ class Layer {
                                  std::span<const double> queries,
                                  std::span<const int64_t> candidates) const;
 
+  /// What the scores of `ScoreStage` may be where branches of a descent that differ by at most
+  /// `branch_tolerance`, as scaled scores, may go either way. Equal to them for other selectors.
+  ScoreRanges ScoreStageRanges(int stage,
+                               int64_t position,
+                               std::span<const double> queries,
+                               std::span<const int64_t> candidates,
+                               double branch_tolerance) const;
+
   /// Attention of one block of rows with a given selection; like `ScoreStage`. Dense blocks (by
   /// `IsDense`) ignore the selection.
   Attention Attend(int64_t position,

@@ -16,7 +16,6 @@ enum class Storage { kF32, kBf16, kF16 };
 enum class Pairing { kHalf, kInterleaved };
 
 /// Where queries and keys stand when they are rotated; the styles of the table in design section 4.
-/// `ValidatePolicy` refuses those that have no case in `PlacePair` yet.
 enum class RopeStyle {
   kTruePositions,
   kRelative,
@@ -28,10 +27,16 @@ enum class RopeStyle {
 };
 
 /// How a stage scores a chunk for one query and head.
-enum class Selector { kBounds, kExact };
+enum class Selector { kBounds, kExact, kDescent, kProbes };
+
+/// Which token of a branch stands for it on the way down.
+enum class Representative { kFirst, kMiddle };
+
+/// What a chunk scores after the way down: its final token, or the best of all followed.
+enum class DescentScore { kFinal, kRunningMaximum };
 
 /// How a chunk's scores are merged over heads and scored rows.
-enum class Ranking { kProbability, kProbabilitySum, kScoreMax };
+enum class Ranking { kProbability, kProbabilitySum, kProbabilityPower, kScoreMax };
 
 /// What becomes of the tokens between sink and window.
 enum class Middle { kDense, kNone, kStages };
@@ -47,7 +52,14 @@ struct Rope {
   std::vector<double> cos_table = {};
   std::vector<double> sin_table = {};
   double attention_scaling = 1.0;  ///< multiplies cosines and sines
-  int64_t trained_tokens = 0;      ///< 0 = no limit
+  int64_t trained_tokens = 0;      ///< L; 0 = no limit
+  bool beyond_from_start = false;  ///< the styles for beyond L hold from the first token on
+};
+
+/// The parameters of kSelfExtend.
+struct SelfExtend {
+  int64_t group = 1;
+  int64_t neighbor_tokens = 0;
 };
 
 /// What the runner says about one layer at session open.
@@ -70,9 +82,14 @@ struct Stage {
   int64_t refresh_steps = 1;  ///< a multiple of the next finer stage's
   RopeStyle rope_within = RopeStyle::kTruePositions;
   RopeStyle rope_beyond = RopeStyle::kRelative;
+  SelfExtend self_extend = {};                             ///< with kSelfExtend only
+  Representative representative = Representative::kFirst;  ///< with kDescent only
+  DescentScore descent_score = DescentScore::kFinal;       ///< with kDescent only
+  int64_t probes = 1;                                      ///< with kProbes only
 };
 
-/// How one layer is attended; prefill and decode alike.
+/// How one layer is attended; prefill and decode alike. A layer that differs in prefill, or early
+/// in the model, is another policy: two `Layer`s of the same tokens.
 struct Policy {
   Middle middle = Middle::kDense;
   int64_t sink_tokens = 0;          ///< S, a multiple of the first stage's chunk_tokens
@@ -81,8 +98,10 @@ struct Policy {
   int64_t query_block_tokens = 64;  ///< blocks begin at absolute multiples of it
   int64_t query_stride = 1;         ///< counted back from the block's last row
   Ranking ranking = Ranking::kProbability;
+  double probability_power = 1.0;                     ///< with kProbabilityPower only
   RopeStyle rope_within = RopeStyle::kTruePositions;  ///< in attention
   RopeStyle rope_beyond = RopeStyle::kStreaming;      ///< in attention
+  SelfExtend self_extend = {};                        ///< in attention
   std::vector<Stage> stages = {};                     ///< coarsest first; only with kStages
 };
 

@@ -1,10 +1,12 @@
 #include "tests/support/oracle_rules.h"
 
 #include <algorithm>
-#include <functional>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+
+#include "tests/support/oracle_math.h"
 
 namespace longshore::oracle {
 namespace {
@@ -15,12 +17,14 @@ void Require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(std::string("oracle: ") + message);
 }
 
-bool IsPruningStyle(RopeStyle style) {
-  return style == RopeStyle::kTruePositions || style == RopeStyle::kRelative;
-}
+bool IsPruningStyle(RopeStyle style) { return style != RopeStyle::kStreaming; }
 
 bool IsAttentionStyle(RopeStyle style) {
-  return style == RopeStyle::kTruePositions || style == RopeStyle::kStreaming;
+  return style != RopeStyle::kRelative && style != RopeStyle::kChunkIndexed;
+}
+
+bool IsSelfExtend(const SelfExtend& self_extend) {
+  return self_extend.group >= 1 && self_extend.neighbor_tokens >= 0;
 }
 
 void ValidateModel(const Model& model) {
@@ -42,10 +46,38 @@ void ValidateStage(const Policy& policy, size_t index) {
           "keep_tokens is a positive multiple of chunk_tokens");
   Require(IsPruningStyle(stage.rope_within) && IsPruningStyle(stage.rope_beyond),
           "this RoPE style is not known while pruning");
+  Require(IsSelfExtend(stage.self_extend), "group >= 1 and neighbor_tokens >= 0");
+  Require(stage.selector != Selector::kProbes ||
+              (stage.probes >= 1 && stage.probes <= stage.chunk_tokens),
+          "1 to chunk_tokens probes");
   if (index == 0) return;
   const Stage& coarser = policy.stages[index - 1];
   Require(coarser.chunk_tokens % stage.chunk_tokens == 0, "chunks divide into finer chunks");
   Require(coarser.refresh_steps % stage.refresh_steps == 0, "intervals divide into finer ones");
+}
+
+/// Scores of `logits`, each row and head of which is normalised by its like in `normalisers`.
+std::vector<double> Merge(const Policy& policy,
+                          const LogitTable& logits,
+                          const LogitTable& normalisers) {
+  const size_t chunks = logits.empty() ? 0 : logits[0].size();
+  const bool power = policy.ranking == Ranking::kProbabilityPower;
+  std::vector<double> log_normalisers(logits.size(), 0.0);
+  if (policy.ranking != Ranking::kScoreMax) {
+    std::transform(normalisers.begin(), normalisers.end(), log_normalisers.begin(), LogSumExp);
+  }
+  std::vector<double> scores(chunks);
+  for (size_t chunk = 0; chunk < chunks; ++chunk) {
+    std::vector<double> merged;
+    for (size_t index = 0; index < logits.size(); ++index) {
+      const double normalised = logits[index][chunk] - log_normalisers[index];
+      merged.push_back(power ? policy.probability_power * normalised : normalised);
+    }
+    scores[chunk] = power || policy.ranking == Ranking::kProbabilitySum
+                        ? LogSumExp(merged)
+                        : *std::max_element(merged.begin(), merged.end());
+  }
+  return scores;
 }
 
 }  // namespace
@@ -58,6 +90,9 @@ void ValidatePolicy(const Model& model, const Policy& policy) {
   Require(policy.query_block_tokens > 0 && policy.query_stride > 0, "block and stride > 0");
   Require(IsAttentionStyle(policy.rope_within) && IsAttentionStyle(policy.rope_beyond),
           "this RoPE style is not known in attention");
+  Require(IsSelfExtend(policy.self_extend), "group >= 1 and neighbor_tokens >= 0");
+  Require(policy.probability_power > 0.0 && std::isfinite(policy.probability_power),
+          "probability_power is a positive number");
   for (size_t index = 0; index < policy.stages.size(); ++index) ValidateStage(policy, index);
   Require(policy.stages.empty() || policy.sink_tokens % policy.stages[0].chunk_tokens == 0,
           "S is a multiple of the first stage's chunk");
@@ -75,7 +110,9 @@ int64_t MiddleEnd(const Policy& policy, int64_t first_position) {
 }
 
 bool IsBeyond(const Model& model, int64_t last_position) {
-  return model.rope.trained_tokens != 0 && last_position >= model.rope.trained_tokens;
+  const Rope& rope = model.rope;
+  if (rope.trained_tokens == 0) return false;
+  return rope.beyond_from_start || last_position >= rope.trained_tokens;
 }
 
 bool IsDense(const Model& model, const Policy& policy, int64_t last_position) {
@@ -85,17 +122,6 @@ bool IsDense(const Model& model, const Policy& policy, int64_t last_position) {
 
 bool IsStale(int64_t interval, int layer_index, int64_t refreshed_at, int64_t last_position) {
   return (last_position + layer_index) / interval != (refreshed_at + layer_index) / interval;
-}
-
-PairPlaces PlacePair(RopeStyle style, const Model& model, const Policy& policy, const Pair& pair) {
-  const double scaling = model.rope.attention_scaling;
-  switch (style) {
-    case RopeStyle::kTruePositions:
-      return {{pair.query_position, scaling}, {pair.key_position, scaling}};
-    case RopeStyle::kRelative: return {{policy.window_tokens, scaling * scaling}, {0, 1.0}};
-    case RopeStyle::kStreaming: return {{pair.query_rank, scaling}, {pair.key_rank, scaling}};
-    default: throw std::invalid_argument("oracle: RoPE style without a case");
-  }
 }
 
 std::vector<int64_t> StageCandidates(const Policy& policy,
@@ -121,23 +147,18 @@ int64_t KeepCount(const Stage& stage, int64_t candidates) {
   return std::min(stage.keep_tokens / stage.chunk_tokens, candidates);
 }
 
-std::vector<double> RankChunks(Ranking ranking, const std::vector<std::vector<double>>& logits) {
-  std::vector<double> log_normalisers(logits.size(), 0.0);
-  if (ranking != Ranking::kScoreMax) {
-    std::transform(logits.begin(), logits.end(), log_normalisers.begin(), LogSumExp);
-  }
-  const size_t chunks = logits.empty() ? 0 : logits[0].size();
-  std::vector<double> scores(chunks);
-  for (size_t chunk = 0; chunk < chunks; ++chunk) {
-    std::vector<double> merged;
-    for (size_t index = 0; index < logits.size(); ++index) {
-      merged.push_back(logits[index][chunk] - log_normalisers[index]);
-    }
-    scores[chunk] = ranking == Ranking::kProbabilitySum
-                        ? LogSumExp(merged)
-                        : *std::max_element(merged.begin(), merged.end());
-  }
-  return scores;
+int64_t ProbeOffset(const Stage& stage, int64_t probe) {
+  return (2 * probe + 1) * stage.chunk_tokens / (2 * stage.probes);
+}
+
+std::vector<double> RankChunks(const Policy& policy, const LogitTable& logits) {
+  return Merge(policy, logits, logits);
+}
+
+ScoreRanges RankRanges(const Policy& policy, const LogitRanges& logits) {
+  // A larger normaliser is a smaller probability.
+  return {.low = Merge(policy, logits.low, logits.high),
+          .high = Merge(policy, logits.high, logits.low)};
 }
 
 std::vector<int64_t> KeepBest(std::span<const int64_t> candidates,
@@ -155,7 +176,7 @@ std::vector<int64_t> KeepBest(std::span<const int64_t> candidates,
 }
 
 std::string SelectionError(std::span<const int64_t> candidates,
-                           std::span<const double> scores,
+                           const ScoreRanges& scores,
                            int64_t keep,
                            std::span<const int64_t> chosen,
                            double tolerance) {
@@ -172,22 +193,28 @@ std::string SelectionError(std::span<const int64_t> candidates,
       return "chunk " + std::to_string(token) + " is not a candidate";
     }
   }
-  std::vector<double> sorted(scores.begin(), scores.end());
-  std::sort(sorted.begin(), sorted.end(), std::greater<>());
-  sorted.insert(sorted.begin(), kInfinity);  // nothing may be chosen when keep is 0
-  const double threshold = sorted.at(keep);
+  // The worst chosen one at its best, the best of the others at its worst.
+  struct Extreme {
+    int64_t token = 0;
+    double score = 0.0;
+  };
+  Extreme worst_chosen{.score = kInfinity};
+  Extreme best_other{.score = -kInfinity};
   for (size_t index = 0; index < candidates.size(); ++index) {
     const int64_t token = candidates[index];
     const bool is_chosen = std::binary_search(chosen.begin(), chosen.end(), token);
-    const bool right =
-        is_chosen ? scores[index] >= threshold - tolerance : scores[index] <= threshold + tolerance;
-    if (!right) {
-      return "chunk " + std::to_string(token) + " scores " + std::to_string(scores[index]) +
-             (is_chosen ? " and is chosen" : " and is left out") + "; the last place needs " +
-             std::to_string(threshold);
+    if (is_chosen && scores.high.at(index) < worst_chosen.score) {
+      worst_chosen = {token, scores.high[index]};
+    }
+    if (!is_chosen && scores.low.at(index) > best_other.score) {
+      best_other = {token, scores.low[index]};
     }
   }
-  return "";
+  if (best_other.score <= worst_chosen.score + tolerance) return "";
+  return "chunk " + std::to_string(worst_chosen.token) + " scores " +
+         std::to_string(worst_chosen.score) + " and is chosen, chunk " +
+         std::to_string(best_other.token) + " scores " + std::to_string(best_other.score) +
+         " and is left out";
 }
 
 std::vector<int64_t> AttendedTokens(const Policy& policy,

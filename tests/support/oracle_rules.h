@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/oracle_math.h"
 #include "tests/support/oracle_model.h"
 
-/// The oracle's decisions: regions, the refresh clock, positions, candidates, ranking. No state.
+/// The oracle's decisions: regions, the refresh clock, candidates, ranking. No state.
 namespace longshore::oracle {
 
 /// Throws std::invalid_argument that says what the oracle cannot compute.
@@ -32,26 +31,6 @@ bool IsDense(const Model& model, const Policy& policy, int64_t last_position);
 /// floor((p + layer) / interval) differs.
 bool IsStale(int64_t interval, int layer_index, int64_t refreshed_at, int64_t last_position);
 
-/// One query and one key. Ranks count attended tokens; they have no meaning while pruning.
-struct Pair {
-  int64_t query_position = 0;
-  int64_t query_rank = 0;
-  int64_t key_position = 0;
-  int64_t key_rank = 0;
-};
-
-/// Where the two vectors of a pair are rotated to.
-struct PairPlaces {
-  RotaryPlace query;
-  RotaryPlace key;
-};
-
-/// The table of RoPE styles in design section 4; a style that is added is a case here.
-///
-/// kRelative is the table's (W + 1, 1) shifted by one, so that keys stay as they are stored. The
-/// key's share of the attention scaling goes to the query.
-PairPlaces PlacePair(RopeStyle style, const Model& model, const Policy& policy, const Pair& pair);
-
 /// First tokens of a stage's candidate chunks, ascending. Stage 0: the chunks of [S, middle_end); a
 /// later stage: the chunks in `coarser`, what the stage before it chose.
 std::vector<int64_t> StageCandidates(const Policy& policy,
@@ -62,14 +41,34 @@ std::vector<int64_t> StageCandidates(const Policy& policy,
 /// How many chunks the stage keeps of `candidates`.
 int64_t KeepCount(const Stage& stage, int64_t candidates);
 
-/// Merges logits over heads and rows into one score a chunk.
+/// Token of the `probe`-th look of kProbes, from the chunk's first: floor((probe + 1/2) chunk / n).
+int64_t ProbeOffset(const Stage& stage, int64_t probe);
+
+/// Logits of chunks, [scored rows * heads][chunks].
+using LogitTable = std::vector<std::vector<double>>;
+
+/// Logits that may be anything in [low, high], each by itself.
+struct LogitRanges {
+  LogitTable low;
+  LogitTable high;
+};
+
+/// Ranking scores of chunks that may be anything in [low, high], each by itself. Both are [chunks].
+struct ScoreRanges {
+  std::vector<double> low;
+  std::vector<double> high;
+};
+
+/// Merges logits over heads and rows into one score a chunk, by the policy's ranking.
 ///
-///   kProbability     max over (row, head) of  logit - lse;  lse over the chunks
-///   kProbabilitySum  log sum exp over (row, head) of  logit - lse
-///   kScoreMax        max over (row, head) of  logit
-///
-///   logits  [rows * heads][chunks]
-std::vector<double> RankChunks(Ranking ranking, const std::vector<std::vector<double>>& logits);
+///   kProbability       max over (row, head) of  logit - lse;  lse over the chunks
+///   kProbabilityPower  log sum over (row, head) of  exp(a (logit - lse))
+///   kProbabilitySum    the same with a = 1
+///   kScoreMax          max over (row, head) of  logit
+std::vector<double> RankChunks(const Policy& policy, const LogitTable& logits);
+
+/// The same of logits that are not known better: no score is outside what this gives.
+ScoreRanges RankRanges(const Policy& policy, const LogitRanges& logits);
 
 /// The `keep` best candidates, ascending by token; of equal scores the lower tokens.
 ///
@@ -81,12 +80,11 @@ std::vector<int64_t> KeepBest(std::span<const int64_t> candidates,
 
 /// Says what is wrong with `chosen` as the `keep` best of `candidates`; empty if nothing is.
 ///
-/// Right is: `keep` distinct candidates, ascending; each chosen one scores at least the keep-th
-/// best less `tolerance`, and each other one at most the keep-th best plus `tolerance`. (Without
-/// the second half, leaving out the best chunk of all would pass.) A backend whose scores err by e
-/// passes with a tolerance of 2 e.
+/// Right is: `keep` distinct candidates, ascending, and none that is left out must score more than
+/// a chosen one can, plus `tolerance`. A backend whose scores err by e passes with a tolerance of
+/// 2 e.
 std::string SelectionError(std::span<const int64_t> candidates,
-                           std::span<const double> scores,
+                           const ScoreRanges& scores,
                            int64_t keep,
                            std::span<const int64_t> chosen,
                            double tolerance);

@@ -160,6 +160,7 @@ TEST(OracleRules, BeyondAndDenseFollowTheLastPosition) {
   EXPECT_FALSE(IsBeyond(unlimited, int64_t{1} << 40));
   EXPECT_FALSE(IsBeyond(trained, 99));
   EXPECT_TRUE(IsBeyond(trained, 100));
+  EXPECT_TRUE(IsBeyond({.rope = {.trained_tokens = 100, .beyond_from_start = true}}, 0));
 
   Policy policy = Stages(0, 1, {Stage{}});
   EXPECT_FALSE(IsDense(trained, policy, 0));
@@ -199,18 +200,63 @@ TEST(OracleRules, FinerStagesSplitWhatWasKept) {
   EXPECT_EQ(KeepCount(policy.stages[0], 5), 2);
 }
 
+TEST(OracleRules, ProbesLookAtTheMiddlesOfEqualParts) {
+  const auto offsets = [](int64_t chunk, int64_t probes) {
+    Tokens tokens;
+    for (int64_t probe = 0; probe < probes; ++probe) {
+      tokens.push_back(ProbeOffset({.chunk_tokens = chunk, .probes = probes}, probe));
+    }
+    return tokens;
+  };
+  EXPECT_EQ(offsets(8, 1), Tokens{4});
+  EXPECT_EQ(offsets(8, 2), (Tokens{2, 6}));
+  EXPECT_EQ(offsets(8, 3), (Tokens{1, 4, 6}));  // 4/3, 4, 20/3
+  EXPECT_EQ(offsets(8, 8), (Tokens{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(offsets(3, 2), (Tokens{0, 2}));  // 3/4, 9/4
+  EXPECT_EQ(offsets(1, 1), Tokens{0});
+  EXPECT_EQ(offsets(256, 4), (Tokens{32, 96, 160, 224}));
+}
+
+// Head 0 has probabilities 1/4 and 3/4, head 1 has 9/10 and 1/10 and much larger logits.
+const LogitTable kTwoHeads = {{0.0, std::log(3.0)}, {50.0 + std::log(9.0), 50.0}};
+
 TEST(OracleRules, RankingsOfTwoHeads) {
-  // Head 0 has probabilities 1/4 and 3/4, head 1 has 9/10 and 1/10 and much larger logits.
-  const std::vector<std::vector<double>> logits = {{0.0, std::log(3.0)},
-                                                   {50.0 + std::log(9.0), 50.0}};
-  const auto best = RankChunks(Ranking::kProbability, logits);
+  const auto best = RankChunks({.ranking = Ranking::kProbability}, kTwoHeads);
   EXPECT_NEAR(std::exp(best[0]), 0.9, 1e-12);
   EXPECT_NEAR(std::exp(best[1]), 0.75, 1e-12);
-  const auto sum = RankChunks(Ranking::kProbabilitySum, logits);
+  const auto sum = RankChunks({.ranking = Ranking::kProbabilitySum}, kTwoHeads);
   EXPECT_NEAR(std::exp(sum[0]), 1.15, 1e-12);
   EXPECT_NEAR(std::exp(sum[1]), 0.85, 1e-12);
-  EXPECT_EQ(RankChunks(Ranking::kScoreMax, logits),
+  EXPECT_EQ(RankChunks({.ranking = Ranking::kScoreMax}, kTwoHeads),
             (std::vector<double>{50.0 + std::log(9.0), 50.0}));
+}
+
+TEST(OracleRules, PowersOfProbabilities) {
+  Policy policy = {.ranking = Ranking::kProbabilityPower};
+  EXPECT_EQ(RankChunks(policy, kTwoHeads),
+            RankChunks({.ranking = Ranking::kProbabilitySum}, kTwoHeads));
+  policy.probability_power = 2.0;
+  const auto squares = RankChunks(policy, kTwoHeads);
+  EXPECT_NEAR(std::exp(squares[0]), 0.8725, 1e-12);  // 1/16 + 81/100
+  EXPECT_NEAR(std::exp(squares[1]), 0.5725, 1e-12);  // 9/16 + 1/100
+  policy.probability_power = 1000.0;
+  EXPECT_NEAR(RankChunks(policy, kTwoHeads)[1] / 1000.0, std::log(0.75), 1e-12);
+}
+
+TEST(OracleRules, RangesOfScoresHoldWhatTheirLogitsAllow) {
+  // Chunk 0 has logit 0 or log 2, chunk 1 has log 2: probabilities 1/3 to 1/2, and 1/2 to 2/3.
+  const LogitRanges logits = {.low = {{0.0, std::log(2.0)}},
+                              .high = {{std::log(2.0), std::log(2.0)}}};
+  for (const Ranking ranking : {Ranking::kProbability, Ranking::kProbabilitySum}) {
+    const ScoreRanges scores = RankRanges({.ranking = ranking}, logits);
+    EXPECT_LE(std::exp(scores.low[0]), 1.0 / 3);
+    EXPECT_GE(std::exp(scores.high[0]), 1.0 / 2);
+    EXPECT_NEAR(std::exp(scores.low[1]), 1.0 / 2, 1e-12);
+    EXPECT_NEAR(std::exp(scores.high[1]), 2.0 / 3, 1e-12);
+  }
+  const ScoreRanges raw = RankRanges({.ranking = Ranking::kScoreMax}, logits);
+  EXPECT_EQ(raw.low, logits.low[0]);
+  EXPECT_EQ(raw.high, logits.high[0]);
 }
 
 TEST(OracleRules, KeepsTheBestAndOfEqualScoresTheLower) {
@@ -223,33 +269,31 @@ TEST(OracleRules, KeepsTheBestAndOfEqualScoresTheLower) {
 
 TEST(OracleRules, SelectionErrorToleratesTiesOnly) {
   const Tokens candidates = {10, 20, 30, 40};
-  const std::vector<double> scores = {1.0, 9.0, 1.001, 0.0};
-  EXPECT_EQ(SelectionError(candidates, scores, 2, Tokens{20, 30}, 0.0), "");
-  EXPECT_EQ(SelectionError(candidates, scores, 2, Tokens{10, 20}, 0.01), "");
-  EXPECT_EQ(SelectionError(candidates, scores, 0, Tokens{}, 0.0), "");
-  EXPECT_EQ(SelectionError(candidates, scores, 4, candidates, 0.0), "");
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{10, 20}, 0.0001), "");
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{10, 30}, 0.01), "");  // 20 is left out
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{20, 40}, 0.01), "");
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{20}, 0.01), "");
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{30, 20}, 0.01), "");
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{20, 20}, 0.01), "");
-  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{20, 31}, 0.01), "");
+  const auto error = [&](int64_t keep, const Tokens& chosen, double tolerance) {
+    const std::vector<double> scores = {1.0, 9.0, 1.001, 0.0};
+    return SelectionError(candidates, {scores, scores}, keep, chosen, tolerance);
+  };
+  EXPECT_EQ(error(2, {20, 30}, 0.0), "");
+  EXPECT_EQ(error(2, {10, 20}, 0.01), "");
+  EXPECT_EQ(error(0, {}, 0.0), "");
+  EXPECT_EQ(error(4, candidates, 0.0), "");
+  EXPECT_NE(error(2, {10, 20}, 0.0001), "");
+  EXPECT_NE(error(2, {10, 30}, 0.01), "");  // 20 is left out
+  EXPECT_NE(error(2, {20, 40}, 0.01), "");
+  EXPECT_NE(error(2, {20}, 0.01), "");
+  EXPECT_NE(error(2, {30, 20}, 0.01), "");
+  EXPECT_NE(error(2, {20, 20}, 0.01), "");
+  EXPECT_NE(error(2, {20, 31}, 0.01), "");
 }
 
-TEST(OracleRules, StylesPlaceQueryAndKey) {
-  const Model model = {.rope = {.attention_scaling = 3.0}};
-  const Policy policy = {.window_tokens = 7};
-  const Pair pair{.query_position = 100, .query_rank = 20, .key_position = 50, .key_rank = 10};
-  const auto truth = PlacePair(RopeStyle::kTruePositions, model, policy, pair);
-  EXPECT_EQ(truth.query, (RotaryPlace{100, 3.0}));
-  EXPECT_EQ(truth.key, (RotaryPlace{50, 3.0}));
-  const auto relative = PlacePair(RopeStyle::kRelative, model, policy, pair);
-  EXPECT_EQ(relative.query, (RotaryPlace{7, 9.0}));
-  EXPECT_EQ(relative.key, (RotaryPlace{0, 1.0}));
-  const auto streaming = PlacePair(RopeStyle::kStreaming, model, policy, pair);
-  EXPECT_EQ(streaming.query, (RotaryPlace{20, 3.0}));
-  EXPECT_EQ(streaming.key, (RotaryPlace{10, 3.0}));
+TEST(OracleRules, SelectionErrorToleratesWhatRangesAllow) {
+  const Tokens candidates = {10, 20, 30};
+  const ScoreRanges scores = {.low = {1, 4, 2}, .high = {5, 4, 2}};
+  EXPECT_EQ(SelectionError(candidates, scores, 1, Tokens{10}, 0.0), "");
+  EXPECT_EQ(SelectionError(candidates, scores, 1, Tokens{20}, 0.0), "");
+  EXPECT_NE(SelectionError(candidates, scores, 1, Tokens{30}, 0.0), "");  // 20 scores 4
+  EXPECT_EQ(SelectionError(candidates, scores, 2, Tokens{20, 30}, 0.0), "");
+  EXPECT_NE(SelectionError(candidates, scores, 2, Tokens{10, 30}, 0.0), "");
 }
 
 TEST(OracleRules, RefusesWhatItCannotCompute) {
@@ -257,15 +301,23 @@ TEST(OracleRules, RefusesWhatItCannotCompute) {
   const Policy good = Stages(
       8, 1, {{.chunk_tokens = 4, .keep_tokens = 8, .refresh_steps = 4}, {.refresh_steps = 2}});
   EXPECT_NO_THROW(ValidatePolicy(model, good));
-  std::vector<Policy> bad(8, good);
+  std::vector<Policy> bad(14, good);
   bad[0].window_tokens = 0;
   bad[1].sink_tokens = 2;
   bad[2].stages[0].keep_tokens = 6;
   bad[3].stages[1].chunk_tokens = 3;
   bad[4].stages[1].refresh_steps = 3;
-  bad[5].rope_beyond = RopeStyle::kInfLlm;
+  bad[5].rope_beyond = RopeStyle::kChunkIndexed;
   bad[6].stages[0].rope_within = RopeStyle::kStreaming;
   bad[7].middle = Middle::kNone;
+  bad[8].rope_within = RopeStyle::kRelative;
+  bad[9].stages[0].selector = Selector::kProbes;
+  bad[9].stages[0].probes = 5;
+  bad[10].stages[1].selector = Selector::kProbes;
+  bad[10].stages[1].probes = 0;
+  bad[11].probability_power = 0.0;
+  bad[12].self_extend.group = 0;
+  bad[13].stages[1].self_extend.neighbor_tokens = -1;
   for (const Policy& policy : bad) {
     EXPECT_THROW(ValidatePolicy(model, policy), std::invalid_argument) << &policy - bad.data();
   }
