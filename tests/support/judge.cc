@@ -36,7 +36,11 @@ double RoundingOf(DType query_dtype) {
   }
 }
 
-constexpr int64_t kAlwaysBeyond = -1;  // every position is past this trained length
+// Of a ranking score. A power multiplies log-probabilities, and what they err by.
+double ScoreTolerance(const Strictness& strictness, const oracle::Policy& policy) {
+  const bool power = policy.ranking == oracle::Ranking::kProbabilityPower;
+  return strictness.score * (power ? std::max(1.0, policy.probability_power) : 1.0);
+}
 
 constexpr double kLargestOutput = 5.0;  // of Gaussian values
 
@@ -83,10 +87,8 @@ Judge::Judge(Engine* engine, const SessionSpec& spec, const Strictness& strictne
       strictness_(strictness) {
   for (int32_t layer = 0; layer < model_.num_layers; ++layer) {
     oracle::Model model = OracleModel(model_, layer);
-    if (policy_.extension == Extension::kFromStart &&
-        spec.max_tokens > model_.TrainedTokens(layer)) {
-      model.rope.trained_tokens = kAlwaysBeyond;
-    }
+    model.rope.beyond_from_start =
+        policy_.extension == Extension::kFromStart && spec.max_tokens > model_.TrainedTokens(layer);
     const oracle::Policy decode = OraclePolicy(policy_, Phase::kDecode, layer);
     JudgedLayer judged{.decode = {model, decode, layer}, .prefill = {}, .bare = {}, .selected = {}};
     if (!(policy_.Of(Phase::kPrefill, layer) == policy_.Of(Phase::kDecode, layer))) {
@@ -270,16 +272,20 @@ bool Judge::JudgeStage(const BlockCall& call,
   const std::vector<int64_t> coarser = stage == 0 ? std::vector<int64_t>{} : (*selected)[index - 1];
   const std::vector<int64_t> candidates =
       oracle::StageCandidates(policy, stage, trace.middle_end, coarser);
-  const std::vector<double> scores =
-      candidates == expected.candidates
-          ? expected.scores
-          : layer.ScoreStage(stage, call.position, call.rows.q, candidates);
   const int64_t keep = oracle::KeepCount(policy.stages[index], std::ssize(candidates));
   judged_prunings_ += keep < std::ssize(candidates) ? 1 : 0;
+  const bool one_way =
+      policy.stages[index].selector != oracle::Selector::kDescent || strictness_.score == 0.0;
+  const oracle::ScoreRanges scores =
+      one_way && candidates == expected.candidates
+          ? oracle::ScoreRanges{.low = expected.scores, .high = expected.scores}
+          : layer.ScoreStageRanges(stage, call.position, call.rows.q, candidates,
+                                   strictness_.score);
   if (strictness_.score == 0.0) {
-    EXPECT_EQ(chosen, oracle::KeepBest(candidates, scores, keep)) << "stage " << stage;
+    EXPECT_EQ(chosen, oracle::KeepBest(candidates, scores.low, keep)) << "stage " << stage;
   } else {
-    EXPECT_EQ(oracle::SelectionError(candidates, {scores, scores}, keep, chosen, strictness_.score),
+    EXPECT_EQ(oracle::SelectionError(candidates, scores, keep, chosen,
+                                     ScoreTolerance(strictness_, policy)),
               "")
         << "stage " << stage << " (seed " << TestSeed() << ")";
   }

@@ -15,7 +15,9 @@ namespace longshore {
 struct Strictness {
   Tolerance out;
   double log_sum_exp = 0.0;  ///< largest difference
-  double score = 0.0;        ///< of a ranking score; 0: selections must be equal, ties included
+  /// Of a ranking score, or of two branches of a descent; 0: selections must be equal, ties
+  /// included.
+  double score = 0.0;
 };
 
 /// What the dtypes of a model allow, for logits of about unit size, which grow `logit_size` times.
@@ -34,7 +36,10 @@ Strictness StrictnessOf(const ModelShape& model, double logit_size = 1.0);
 ///
 /// Rows are sent in calls that end at absolute multiples of the query block, so that every block's
 /// selection can be seen. What a stage keeps may differ from the oracle's where scores are within
-/// Strictness::score of the last place; what follows is then judged from the engine's choice.
+/// Strictness::score of the last place; what follows is then judged from the engine's choice. Where
+/// branches of a descent are as close, either may have been followed, and a chunk may score
+/// whatever the ways find: then no chunk that is left out may score more, at its worst, than a
+/// chosen one at its best.
 class Judge {
  public:
   Judge(Engine* engine, const SessionSpec& spec, const Strictness& strictness);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "engine/core/math.h"
+
 namespace longshore {
 namespace {
 
@@ -41,15 +43,47 @@ oracle::Middle OracleMiddle(Middle middle) {
   LONGSHORE_CHECK(false);
 }
 
+oracle::Selector OracleSelector(Selector selector) {
+  switch (selector) {
+    case Selector::kBounds: return oracle::Selector::kBounds;
+    case Selector::kExact: return oracle::Selector::kExact;
+    case Selector::kDescent: return oracle::Selector::kDescent;
+    case Selector::kProbes: return oracle::Selector::kProbes;
+  }
+  LONGSHORE_CHECK(false);
+}
+
+oracle::Ranking OracleRanking(Ranking ranking) {
+  switch (ranking) {
+    case Ranking::kProbability: return oracle::Ranking::kProbability;
+    case Ranking::kProbabilitySum: return oracle::Ranking::kProbabilitySum;
+    case Ranking::kProbabilityPower: return oracle::Ranking::kProbabilityPower;
+    case Ranking::kScoreMax: return oracle::Ranking::kScoreMax;
+  }
+  LONGSHORE_CHECK(false);
+}
+
+// Zeros, where the style is not chosen, mean nothing.
+oracle::SelfExtend OracleSelfExtend(const RopeChoice& rope) {
+  return {.group = Max(1, rope.self_extend_group),
+          .neighbor_tokens = rope.self_extend_neighbor_tokens};
+}
+
 oracle::Stage OracleStage(const PruningStage& stage) {
-  LONGSHORE_CHECK(stage.selector == Selector::kBounds || stage.selector == Selector::kExact);
-  return {.selector = stage.selector == Selector::kBounds ? oracle::Selector::kBounds
-                                                          : oracle::Selector::kExact,
+  return {.selector = OracleSelector(stage.selector),
           .chunk_tokens = stage.chunk_tokens,
           .keep_tokens = stage.keep_tokens,
           .refresh_steps = stage.refresh_steps,
           .rope_within = OracleStyle(stage.rope.within_trained),
-          .rope_beyond = OracleStyle(stage.rope.beyond_trained)};
+          .rope_beyond = OracleStyle(stage.rope.beyond_trained),
+          .self_extend = OracleSelfExtend(stage.rope),
+          .representative = stage.representative == DescentRepresentative::kFirst
+                                ? oracle::Representative::kFirst
+                                : oracle::Representative::kMiddle,
+          .descent_score = stage.descent_score == DescentScore::kFinal
+                               ? oracle::DescentScore::kFinal
+                               : oracle::DescentScore::kRunningMaximum,
+          .probes = Max(1, stage.probes)};
 }
 
 }  // namespace
@@ -152,16 +186,17 @@ oracle::Model OracleModel(const ModelShape& model, int32_t layer) {
 
 oracle::Policy OraclePolicy(const AttentionPolicy& policy, Phase phase, int32_t layer) {
   const LayerPolicy& layers = policy.Of(phase, layer);
-  LONGSHORE_CHECK(policy.ranking == Ranking::kProbability);
   oracle::Policy told = {.middle = OracleMiddle(layers.middle),
                          .sink_tokens = policy.sink_tokens,
                          .window_tokens = layers.window_tokens,
                          .dense_below_tokens = policy.dense_below_tokens,
                          .query_block_tokens = policy.query_block,
                          .query_stride = policy.query_stride,
-                         .ranking = oracle::Ranking::kProbability,
+                         .ranking = OracleRanking(policy.ranking),
+                         .probability_power = double{policy.probability_power},
                          .rope_within = OracleStyle(policy.attention_rope.within_trained),
-                         .rope_beyond = OracleStyle(policy.attention_rope.beyond_trained)};
+                         .rope_beyond = OracleStyle(policy.attention_rope.beyond_trained),
+                         .self_extend = OracleSelfExtend(policy.attention_rope)};
   for (const PruningStage& stage : layers.stages) {
     told.stages.push_back(OracleStage(stage));
   }
