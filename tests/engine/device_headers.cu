@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(32) DecisionsKernel(const __grid_constant__ De
   const AttendIds ids = MakeAttendIds(args.rule, regions, 2048);
   const auto* key = reinterpret_cast<const Bf16*>(args.kv.Keys(regions.sink_end));
   args.out[0] = RanksBefore(ToFloat(key[threadIdx.x]), 8, 0.125F, 16) ? 1.0F : 0.0F;
-  args.out[1] =
-      static_cast<float>(ids.OfQuery(args.position) + ids.OfKey(args.position, 5, 3));
+  args.out[1] = static_cast<float>(ids.OfQuery(args.position) + ids.OfKey(args.position, 5, 3));
   args.out[2] = static_cast<float>(PruneQueryId(args.rule, args.position, 1024) +
                                    RefreshTick(args.position, 3, 16));
 }

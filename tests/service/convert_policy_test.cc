@@ -53,7 +53,9 @@ TEST(ConvertPolicy, AnUnknownPresetListsTheKnownOnes) {
   const absl::Status status = PolicyFromWire(Preset("fst"), "policy").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FieldOf(status), "policy.preset");
-  EXPECT_NE(status.ToString().find("standard, wide, fast, flash, dense, streaming, paper-3k"), std::string::npos) << status;
+  EXPECT_NE(status.ToString().find("standard, wide, fast, flash, dense, streaming, paper-3k"),
+            std::string::npos)
+      << status;
 }
 
 TEST(ConvertPolicy, NeitherPresetNorPolicyIsRefused) {
