@@ -139,8 +139,7 @@ std::optional<Job> DeviceQueue::Next() {
   return job;
 }
 
-void DeviceQueue::Finished(const Engine& engine) {
-  if (options_.on_job_done) options_.on_job_done(engine);
+void DeviceQueue::Finished() {
   {
     const MutexLock lock(&mutex_);
     running_ = false;
@@ -164,8 +163,11 @@ void DeviceQueue::RunThread(EngineFactory factory) {
     return;
   }
   while (std::optional<Job> job = Next()) {
-    job->done(RunJob(&*job, engine->get()));
-    Finished(**engine);
+    const absl::Status status = RunJob(&*job, engine->get());
+    // First, so that whoever has the answer sees in the gauges what it did.
+    if (options_.on_job_run) options_.on_job_run(**engine);
+    job->done(status);
+    Finished();
   }
 }
 

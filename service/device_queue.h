@@ -37,7 +37,7 @@ struct DeviceQueueOptions {
   int32_t max_jobs = 256;                           ///< that wait
   int64_t max_bytes = int64_t{1} << 30;             ///< of requests that wait
   std::function<void(int64_t)> on_depth = nullptr;  ///< jobs waiting; called with the lock held
-  std::function<void(const Engine&)> on_job_done = nullptr;  ///< on the queue's thread
+  std::function<void(const Engine&)> on_job_run = nullptr;  ///< on the queue's thread
   std::function<void(const absl::Status&)> on_device_lost =
       nullptr;  ///< once, on the queue's thread
 };
@@ -82,7 +82,7 @@ class DeviceQueue {
 
   void RunThread(EngineFactory factory);
   std::optional<Job> Next();
-  void Finished(const Engine& engine);
+  void Finished();
   absl::Status Refusal(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::list<Waiting>::iterator Choose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWaiting(const absl::Status& reason);

@@ -58,7 +58,7 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   options.max_jobs = config_.max_queued_calls;
   options.max_bytes = config_.max_queued_bytes;
   options.on_depth = [this](int64_t jobs) { metrics_.SetQueueDepth(jobs); };
-  options.on_job_done = [this](const Engine& engine) {
+  options.on_job_run = [this](const Engine& engine) {
     metrics_.SetEngine(engine.pool_usage(), engine.num_sessions());
   };
   options.on_device_lost = [on_device_lost =
