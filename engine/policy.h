@@ -112,8 +112,7 @@ std::vector<std::string> PresetNames();
 absl::StatusOr<AttentionPolicy> PresetPolicy(absl::string_view name);
 
 /// OK, or InvalidArgument that names the field (as on the wire, for example
-/// `decode.rest.stages[1].keep_tokens`) and the two numbers, or Unimplemented for a value that the
-/// contract knows and this build does not serve.
+/// `decode.rest.stages[1].keep_tokens`) and the two numbers.
 absl::Status ValidatePolicy(const AttentionPolicy& policy);
 
 }  // namespace longshore

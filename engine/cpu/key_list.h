@@ -8,9 +8,6 @@
 
 namespace longshore::cpu {
 
-/// Keys that are scored together.
-inline constexpr int32_t kTileKeys = 64;
-
 /// Pieces [first, end) of a key list, kTileKeys keys at most.
 struct KeyTile {
   int32_t first = 0;

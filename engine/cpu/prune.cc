@@ -23,13 +23,12 @@ class StageRun {
 
   // What the block needs to be ranked; 0 where there is nothing to choose.
   int64_t ScoreBytes() const {
-    const bool all = view_.prune.num_selected == view_.candidates;
-    return all ? 0 : view_.NumScores() * static_cast<int64_t>(sizeof(float));
+    return view_.KeepsAll() ? 0 : view_.NumScores() * static_cast<int64_t>(sizeof(float));
   }
 
   void Run(Loop loop, Scratch* scratch) {
     const PruneBlock& prune = view_.prune;
-    if (prune.num_selected == view_.candidates) {
+    if (view_.KeepsAll()) {
       for (int32_t candidate = 0; candidate < view_.candidates; ++candidate) {
         prune.selected[candidate] = static_cast<int32_t>(view_.Candidate(candidate));
       }
@@ -38,9 +37,9 @@ class StageRun {
     scratch->Reset();
     LoadAllQueries(scratch);
     view_.scores = scratch->Floats(view_.NumScores());
-    loop(CeilDiv(view_.candidates, kStageTileKeys), [this](int64_t index, Scratch* local) {
-      const auto begin = static_cast<int32_t>(index * kStageTileKeys);
-      const int64_t end = Min(view_.candidates, int64_t{begin} + kStageTileKeys);
+    loop(CeilDiv(view_.candidates, kTileKeys), [this](int64_t index, Scratch* local) {
+      const auto begin = static_cast<int32_t>(index * kTileKeys);
+      const int64_t end = Min(view_.candidates, int64_t{begin} + kTileKeys);
       local->Reset();
       Score({.begin = begin, .end = static_cast<int32_t>(end)}, local);
     });

@@ -8,6 +8,9 @@
 
 namespace longshore::cpu {
 
+/// Keys that are scored together.
+inline constexpr int32_t kTileKeys = 64;
+
 /// A run of consecutive tokens inside one page.
 struct KeyPiece {
   int64_t token = 0;

@@ -4,7 +4,7 @@ namespace longshore::cpu {
 
 ScatteredKeys::ScatteredKeys(const StageView& view, Scratch* scratch)
     : view_(view),
-      keys_(scratch->Floats(int64_t{kStageTileKeys} * view.depth)),
+      keys_(scratch->Floats(int64_t{kTileKeys} * view.depth)),
       cos_(scratch->Floats(view.prune.block.rope.pairs)),
       sin_(scratch->Floats(view.prune.block.rope.pairs)) {}
 

@@ -18,7 +18,7 @@ class ScatteredKeys {
  public:
   ScatteredKeys(const StageView& view, Scratch* scratch);
 
-  /// tile[r, i] = queries[r] . key_of(i), for at most kStageTileKeys keys.
+  /// tile[r, i] = queries[r] . key_of(i), for at most kTileKeys keys.
   ///
   ///   queries  [tile.rows, view.depth]
   ///   key_of   (int32_t index) -> ScatteredKey
@@ -29,7 +29,7 @@ class ScatteredKeys {
 
  private:
   const StageView& view_;
-  float* keys_;  // [kStageTileKeys, depth]
+  float* keys_;  // [kTileKeys, depth]
   float* cos_;   // [pairs]
   float* sin_;   // [pairs]
 };

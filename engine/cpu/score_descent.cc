@@ -23,9 +23,9 @@ class HeadDescent {
         keys_(view, scratch),
         rows_(view.queries_of.count),
         queries_(scratch->Floats(int64_t{rows_} * view.depth)),
-        left_(scratch->Floats(int64_t{rows_} * kStageTileKeys)),
-        right_(scratch->Floats(int64_t{rows_} * kStageTileKeys)),
-        best_(scratch->Floats(int64_t{rows_} * kStageTileKeys)) {}
+        left_(scratch->Floats(int64_t{rows_} * kTileKeys)),
+        right_(scratch->Floats(int64_t{rows_} * kTileKeys)),
+        best_(scratch->Floats(int64_t{rows_} * kTileKeys)) {}
 
   // Writes the scores of a KV head's query head `head`.
   void Run(int32_t kv_head, int32_t head) {
@@ -39,7 +39,7 @@ class HeadDescent {
       const int64_t token = view_.Candidate(range_.begin + index);
       branches_[static_cast<size_t>(index)] = {token, token + view_.stage.chunk_tokens - 1};
     }
-    std::fill_n(best_, int64_t{rows_} * kStageTileKeys, -std::numeric_limits<float>::infinity());
+    std::fill_n(best_, int64_t{rows_} * kTileKeys, -std::numeric_limits<float>::infinity());
     while (Descend()) {
     }
     Finish(head);
@@ -65,24 +65,15 @@ class HeadDescent {
   // out[row, index] = query . representative of half(branches[index]).
   template <typename Half>
   void Dot(Half half, bool left, float* out) const {
-    const int64_t chunks = range_.count();
-    const auto dot = [&](int32_t first_row, int32_t rows, int64_t query_position) {
+    ForEachSlice(view_, 1, [&](const RowSlice& slice) {
       const auto key_of = [&](int32_t index) {
         const int64_t token = Representative(half(branches_[static_cast<size_t>(index)]));
-        return ScatteredKey{token, DescentKeyId(view_.prune.rule, query_position, token,
+        return ScatteredKey{token, DescentKeyId(view_.prune.rule, slice.query_position, token,
                                                 range_.begin + index, left)};
       };
-      keys_.Dot(kv_head_, queries_ + int64_t{first_row} * view_.depth, key_of,
-                {out + int64_t{first_row} * kStageTileKeys, kStageTileKeys, rows,
-                 static_cast<int32_t>(chunks)});
-    };
-    if (!KeyIdsDependOnQuery(view_.prune.rule.style)) {
-      dot(0, rows_, view_.QueryPosition(0));
-      return;
-    }
-    for (int32_t row = 0; row < rows_; ++row) {
-      dot(row, 1, view_.QueryPosition(row));
-    }
+      keys_.Dot(kv_head_, queries_ + int64_t{slice.first} * view_.depth, key_of,
+                {out + int64_t{slice.first} * kTileKeys, kTileKeys, slice.rows, range_.count()});
+    });
   }
 
   // One level for every chunk whose way has not ended. False if there is none.
@@ -107,7 +98,7 @@ class HeadDescent {
       const bool left = Best(left_, index) >= Best(right_, index);
       branch = left ? Left(branch) : Right(branch);
       for (int64_t row = 0; row < rows_; ++row) {
-        const int64_t at = row * kStageTileKeys + index;
+        const int64_t at = row * kTileKeys + index;
         best_[at] = std::max(best_[at], left ? left_[at] : right_[at]);
       }
     }
@@ -117,7 +108,7 @@ class HeadDescent {
   float Best(const float* scores, int64_t index) const {
     float best = scores[index];
     for (int64_t row = 1; row < rows_; ++row) {
-      best = std::max(best, scores[row * kStageTileKeys + index]);
+      best = std::max(best, scores[row * kTileKeys + index]);
     }
     return best;
   }
@@ -130,7 +121,7 @@ class HeadDescent {
     for (int64_t row = 0; row < rows_; ++row) {
       float* out = view_.Scores(kv_head_, row * group + head, range_.begin);
       for (int64_t index = 0; index < range_.count(); ++index) {
-        const int64_t at = row * kStageTileKeys + index;
+        const int64_t at = row * kTileKeys + index;
         out[index] = running ? std::max(best_[at], right_[at]) : right_[at];
       }
     }
@@ -142,10 +133,10 @@ class HeadDescent {
   int32_t rows_;  // scored queries
   int32_t kv_head_ = 0;
   float* queries_;  // [rows, depth] of the head
-  float* left_;     // [rows, kStageTileKeys]
-  float* right_;    // [rows, kStageTileKeys]
-  float* best_;     // [rows, kStageTileKeys] on the way so far
-  std::array<Branch, kStageTileKeys> branches_;
+  float* left_;     // [rows, kTileKeys]
+  float* right_;    // [rows, kTileKeys]
+  float* best_;     // [rows, kTileKeys] on the way so far
+  std::array<Branch, kTileKeys> branches_;
 };
 
 }  // namespace

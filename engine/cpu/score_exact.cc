@@ -35,15 +35,15 @@ void ScoreExact(const StageView& view, CandidateRange range, Scratch* scratch) {
   const RopeRows& rope = view.prune.block.rope;
   const KvView& kv = view.prune.block.kv;
   const int32_t chunk = view.stage.chunk_tokens;
-  float* cos = scratch->Floats(int64_t{kStageTileKeys} * rope.pairs);
-  float* sin = scratch->Floats(int64_t{kStageTileKeys} * rope.pairs);
-  float* dots = scratch->Floats(int64_t{view.rows} * kStageTileKeys);
+  float* cos = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
+  float* sin = scratch->Floats(int64_t{kTileKeys} * rope.pairs);
+  float* dots = scratch->Floats(int64_t{view.rows} * kTileKeys);
   const TileRotation rotation{
       .angles = {.cos = cos, .sin = sin}, .pairs = rope.pairs, .pairing = rope.pairing};
   for (ChunkRun run = RunFrom(view, range.begin, range.end); run.begin < range.end;) {
     const ChunkRun next = RunFrom(view, run.end, range.end);
     const KeyPiece& piece = run.piece;
-    ForEachSlice(view, [&](const RowSlice& slice) {
+    ForEachSlice(view, view.shape.GroupSize(), [&](const RowSlice& slice) {
       if (view.rotates_keys) {
         const auto id_of = [&](int32_t key) {
           return PruneKeyId(view.prune.rule, slice.query_position, piece.token + key,
@@ -51,7 +51,7 @@ void ScoreExact(const StageView& view, CandidateRange range, Scratch* scratch) {
         };
         LoadAnglesOf(rope, piece.keys, id_of, cos, sin);
       }
-      const ScoreTile tile{dots, kStageTileKeys, slice.rows, piece.keys};
+      const ScoreTile tile{dots, kTileKeys, slice.rows, piece.keys};
       for (int32_t kv_head = 0; kv_head < view.shape.num_kv_heads; ++kv_head) {
         const float* queries = view.Queries(kv_head) + int64_t{slice.first} * view.depth;
         RowSource source = KeyRows(kv, piece, kv_head);

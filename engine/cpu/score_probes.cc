@@ -8,12 +8,12 @@ void ScoreProbes(const StageView& view, CandidateRange range, Scratch* scratch) 
   const ScatteredKeys keys(view, scratch);
   const int32_t chunk = view.stage.chunk_tokens;
   const int32_t probes = view.stage.probes;
-  const int32_t chunks_at_once = kStageTileKeys / probes;
-  float* dots = scratch->Floats(int64_t{view.rows} * kStageTileKeys);
+  const int32_t chunks_at_once = kTileKeys / probes;
+  float* dots = scratch->Floats(int64_t{view.rows} * kTileKeys);
   for (int32_t begin = range.begin; begin < range.end; begin += chunks_at_once) {
     const auto chunks = static_cast<int32_t>(Min(chunks_at_once, range.end - begin));
     for (int32_t kv_head = 0; kv_head < view.shape.num_kv_heads; ++kv_head) {
-      ForEachSlice(view, [&](const RowSlice& slice) {
+      ForEachSlice(view, view.shape.GroupSize(), [&](const RowSlice& slice) {
         const auto key_of = [&](int32_t index) {
           const int32_t ordinal = begin + index / probes;
           const int64_t offset = (2 * int64_t{index % probes} + 1) * chunk / (2 * int64_t{probes});
@@ -21,7 +21,7 @@ void ScoreProbes(const StageView& view, CandidateRange range, Scratch* scratch) 
           return ScatteredKey{token,
                               PruneKeyId(view.prune.rule, slice.query_position, token, ordinal)};
         };
-        const ScoreTile tile{dots, kStageTileKeys, slice.rows, chunks * probes};
+        const ScoreTile tile{dots, kTileKeys, slice.rows, chunks * probes};
         keys.Dot(kv_head, view.Queries(kv_head) + int64_t{slice.first} * view.depth, key_of, tile);
         ChunkMaxTile(tile, probes, view.Scores(kv_head, slice.first, begin), view.stride);
       });

@@ -26,14 +26,15 @@ StageView::StageView(const PruneArgs& args, const PruneBlock& block)
       depth(stage.selector == Selector::kBounds ? 2 * shape.head_dim : shape.head_dim),
       rotates_keys(block.block.rope.pairs > 0 && !KeysAreUnrotated(args, block)) {}
 
-void ForEachSlice(const StageView& view, absl::FunctionRef<void(const RowSlice& slice)> body) {
-  if (!KeyIdsDependOnQuery(view.prune.rule.style)) {
-    body({.first = 0, .rows = view.rows, .query_position = view.QueryPosition(0)});
-    return;
-  }
-  const int32_t group = view.shape.GroupSize();
-  for (int32_t index = 0; index < view.queries_of.count; ++index) {
-    body({.first = index * group, .rows = group, .query_position = view.QueryPosition(index)});
+void ForEachSlice(const StageView& view,
+                  int32_t rows_per_query,
+                  absl::FunctionRef<void(const RowSlice& slice)> body) {
+  const int32_t queries = view.queries_of.count;
+  const int32_t queries_at_once = KeyIdsDependOnQuery(view.prune.rule.style) ? 1 : queries;
+  for (int32_t index = 0; index < queries; index += queries_at_once) {
+    body({.first = index * rows_per_query,
+          .rows = queries_at_once * rows_per_query,
+          .query_position = view.QueryPosition(index)});
   }
 }
 

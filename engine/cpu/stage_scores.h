@@ -8,9 +8,6 @@
 
 namespace longshore::cpu {
 
-/// Keys that are scored together.
-inline constexpr int32_t kStageTileKeys = 64;
-
 /// One stage of one query block, laid out for the selectors: which rows are scored, where their
 /// queries and scores are.
 ///
@@ -36,6 +33,8 @@ struct StageView {
     return scores + (kv_head * rows + row) * stride + candidate;
   }
   int64_t NumScores() const { return int64_t{shape.num_kv_heads} * rows * stride; }
+  /// Nothing to choose: there are no more candidates than are kept.
+  bool KeepsAll() const { return prune.num_selected == candidates; }
   int64_t Candidate(int32_t candidate) const {
     return prune.Candidate(candidate, stage.chunk_tokens);
   }
@@ -45,21 +44,23 @@ struct StageView {
   }
 };
 
-/// Rows that see a key at the same rotary id: all of a KV head, or those of one query where ids
-/// depend on it.
+/// Rows that see a key at the same rotary id: all, or those of one query where ids depend on it.
 struct RowSlice {
   int32_t first = 0;
   int32_t rows = 0;
   int64_t query_position = 0;
 };
 
-/// Calls body for each slice of a KV head's rows.
-void ForEachSlice(const StageView& view, absl::FunctionRef<void(const RowSlice& slice)> body);
+/// Calls body for each slice of rows [scored queries, rows_per_query]: the group for a KV head's
+/// rows, 1 for a query head's.
+void ForEachSlice(const StageView& view,
+                  int32_t rows_per_query,
+                  absl::FunctionRef<void(const RowSlice& slice)> body);
 
 /// Candidates of a stage, as many as one thread scores at a time.
 struct CandidateRange {
   int32_t begin = 0;
-  int32_t end = 0;  ///< at most kStageTileKeys after begin
+  int32_t end = 0;  ///< at most kTileKeys after begin
 
   int32_t count() const { return end - begin; }
 };
