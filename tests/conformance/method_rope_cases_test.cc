@@ -56,6 +56,11 @@ AttentionPolicy WithStages(std::vector<PruningStage> stages, const RopeChoice& r
   return policy;
 }
 
+AttentionPolicy DescentThenExact(const RopeChoice& rope) {
+  return WithStages({Stage(Selector::kDescent, 32, 192, 8), Stage(Selector::kExact, 8, 64, 4)},
+                    rope);
+}
+
 const std::vector<NamedStyle> kPruningStyles = {
     {"TruePositions", RopeStyle::kTruePositions}, {"Relative", RopeStyle::kRelative},
     {"ChunkIndexed", RopeStyle::kChunkIndexed},   {"InfLlm", RopeStyle::kInfLlm},
@@ -70,10 +75,7 @@ std::vector<ConformanceCase> Pruning() {
   for (const auto& [name, style] : kPruningStyles) {
     const RopeChoice rope = Choice(style, style);
     // In its own way on both sides of the trained length, coarse to fine.
-    add(absl::StrCat("DescentAndExact", name),
-        WithStages({Stage(Selector::kDescent, 32, 192, 8), Stage(Selector::kExact, 8, 64, 4)},
-                   rope),
-        kTrained);
+    add(absl::StrCat("DescentAndExact", name), DescentThenExact(rope), kTrained);
     add(absl::StrCat("DescentTwice", name),
         WithStages({Stage(Selector::kDescent, 64, 256, 8), Stage(Selector::kDescent, 4, 64, 4)},
                    rope),
@@ -82,9 +84,7 @@ std::vector<ConformanceCase> Pruning() {
         WithStages({Stage(Selector::kProbes, 16, 192, 8), Stage(Selector::kExact, 1, 32, 4)}, rope),
         kTrained);
     // Far past it, and the other way round.
-    add(absl::StrCat("FarBeyond", name),
-        WithStages({Stage(Selector::kDescent, 32, 192, 8), Stage(Selector::kExact, 8, 64, 4)},
-                   Choice(RopeStyle::kTruePositions, style)),
+    add(absl::StrCat("FarBeyond", name), DescentThenExact(Choice(RopeStyle::kTruePositions, style)),
         100);
     add(absl::StrCat("Within", name, "ElseTruePositions"),
         WithStages({Stage(Selector::kExact, 8, 64, 4)}, Choice(style, RopeStyle::kTruePositions)),
@@ -171,10 +171,7 @@ std::vector<ConformanceCase> SelfExtend() {
     rope.self_extend_neighbor_tokens = neighbors;
     cases.push_back({.name = absl::StrCat("Group", group, "Neighbors", neighbors),
                      .model = TrainedTo(kTrained),
-                     .policy = Attending(WithStages({Stage(Selector::kDescent, 32, 192, 8),
-                                                     Stage(Selector::kExact, 8, 64, 4)},
-                                                    rope),
-                                         rope),
+                     .policy = Attending(DescentThenExact(rope), rope),
                      .steps = kAcross});
   }
   return cases;
@@ -187,10 +184,7 @@ std::vector<ConformanceCase> DynamicExtend() {
     const RopeChoice rope = Choice(RopeStyle::kDynamicExtend, RopeStyle::kDynamicExtend);
     cases.push_back({.name = absl::StrCat("TrainedTo", trained),
                      .model = TrainedTo(trained),
-                     .policy = Attending(WithStages({Stage(Selector::kDescent, 32, 192, 8),
-                                                     Stage(Selector::kExact, 8, 64, 4)},
-                                                    rope),
-                                         rope),
+                     .policy = Attending(DescentThenExact(rope), rope),
                      .steps = kAcross});
   }
   return cases;

@@ -6,21 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/oracle_quarter_turns.h"
+
 namespace longshore::oracle {
 namespace {
 
 using Numbers = std::vector<double>;
 using Tokens = std::vector<int64_t>;
-
-/// Turns the only pair by a quarter a position, exactly.
-Rope QuarterTurns() {
-  Rope rope{.rotary_dim = 2};
-  for (int id = 0; id < 16; ++id) {
-    rope.cos_table.push_back(id % 2 == 0 ? 1 - id % 4 : 0);
-    rope.sin_table.push_back(id % 2 == 0 ? 0 : 2 - id % 4);
-  }
-  return rope;
-}
 
 /// One descent over all of `keys`, one head of one dimension, rows at the end of the keys.
 struct OneDescent {

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/oracle_quarter_turns.h"
+
 namespace longshore::oracle {
 namespace {
 
@@ -90,16 +92,6 @@ Policy SmallPolicy() {
            .chunk_tokens = 2,
            .keep_tokens = 10,
            .refresh_steps = 2}}};
-}
-
-/// Turns the only pair by a quarter a position, exactly.
-Rope QuarterTurns() {
-  Rope rope{.rotary_dim = 2};
-  for (int id = 0; id < 16; ++id) {
-    rope.cos_table.push_back(id % 2 == 0 ? 1 - id % 4 : 0);
-    rope.sin_table.push_back(id % 2 == 0 ? 0 : 2 - id % 4);
-  }
-  return rope;
 }
 
 TEST(Oracle, AttendsTwoTokensAsByHand) {
