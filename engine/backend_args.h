@@ -116,11 +116,14 @@ struct PruneArgs {
   TensorRef q;  ///< [rows, num_heads, head_dim]
 };
 
-/// The attention of one query block over sink, selected chunks and window.
+/// The attention of one query block over sink, selected chunks and window. Of a dense block all
+/// tokens are its window.
 struct AttendBlock {
   QueryBlock block;
-  RopeRule rule;       ///< where its key ids depend on the query, the block is one row
-  bool dense = false;  ///< every key up to the row at its true position, whatever rule and regions
+  RopeRule rule;  ///< where its key ids depend on the query, the block is one row
+  /// A row at p attends to tokens above p - this alone, of which none is before the window region;
+  /// 0: no such bound.
+  int64_t sliding_window_tokens = 0;
   const int32_t* selected = nullptr;  ///< [num_selected] first tokens, ascending
   int32_t num_selected = 0;
   int32_t selected_chunk_tokens = 0;

@@ -93,9 +93,7 @@ absl::StatusOr<uint64_t> Engine::Open(SessionSpec spec) {
   session->page_bytes = PageBytes(spec.model);
   session->table_bytes = TableBytes(spec);
   session->spec = std::move(spec);
-  const int64_t pages = session->spec.overcommit
-                            ? 0
-                            : PagesFor(session->spec.max_tokens) * session->spec.model.num_layers;
+  const int64_t pages = session->spec.overcommit ? 0 : SessionPages(session->spec, options_);
   RETURN_IF_ERROR(pool_.Reserve(session->page_bytes, pages));
   // Also when the standard library finds no memory below, and throws.
   absl::Cleanup undo = [this, page_bytes = session->page_bytes, pages] {
@@ -131,8 +129,8 @@ absl::Status Engine::Prepare(Session* session) {
     LayerState& state = session->layers.emplace_back();
     const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
     ASSIGN_OR_RETURN(state.page_ids, backend_->Allocate(MemorySpace::kHostMapped, bytes));
-    ASSIGN_OR_RETURN(state.mask, MaskCache::Create(spec.policy.Of(Phase::kDecode, layer),
-                                                   spec.max_tokens, backend_.get()));
+    ASSIGN_OR_RETURN(state.mask,
+                     MaskCache::Create(spec.MaskedBy(layer), spec.max_tokens, backend_.get()));
   }
   return absl::OkStatus();
 }
@@ -159,7 +157,7 @@ SessionInfo Engine::InfoOf(const Session& session) const {
   int64_t pages = 0;
   for (const LayerState& layer : session.layers) {
     info.layer_tokens.push_back(layer.tokens);
-    pages += layer.num_pages;
+    pages += layer.num_pages - layer.first_page;
   }
   info.page_bytes_used = pages * session.page_bytes;
   info.page_bytes_reserved = session.reserved_pages * session.page_bytes;
@@ -201,6 +199,33 @@ absl::StatusOr<LayerSelection> Engine::SelectionOf(uint64_t session_id, int32_t 
   return selection;
 }
 
+// Whether every sliding-window layer still has what a query at `position` would see.
+absl::Status Engine::CheckNotExpired(const Session& session, int64_t position) {
+  const ModelShape& model = session.spec.model;
+  int64_t earliest = 0;
+  int32_t blamed = 0;
+  for (int32_t layer = 0; layer < model.num_layers; ++layer) {
+    const LayerState& state = session.layers[static_cast<size_t>(layer)];
+    const int64_t oldest_kept = int64_t{state.first_page} * kBlockTokens;
+    if (state.tokens > position && oldest_kept > 0 &&
+        oldest_kept + model.SlidingWindow(layer) - 1 > earliest) {
+      earliest = oldest_kept + model.SlidingWindow(layer) - 1;
+      blamed = layer;
+    }
+  }
+  if (position == 0 || position >= earliest) {
+    return absl::OkStatus();
+  }
+  return MakeError(
+      absl::StatusCode::kOutOfRange,
+      absl::StrCat("position ", position, " is below ", earliest,
+                   ", the earliest besides 0 that layer ", blamed, " can go back to: it sees ",
+                   model.SlidingWindow(blamed), " tokens and has freed older ones"),
+      {.reason = "TOKENS_EXPIRED",
+       .field = "position",
+       .metadata = {{"earliest_position", absl::StrCat(earliest)}}});
+}
+
 absl::StatusOr<std::vector<int64_t>> Engine::Truncate(uint64_t session_id, int64_t position) {
   ASSIGN_OR_RETURN(Session * session, Find(session_id));
   const int64_t longest = session->MaxLayerTokens();
@@ -212,6 +237,7 @@ absl::StatusOr<std::vector<int64_t>> Engine::Truncate(uint64_t session_id, int64
                       .field = "position",
                       .metadata = {{"longest_layer_tokens", absl::StrCat(longest)}}});
   }
+  RETURN_IF_ERROR(CheckNotExpired(*session, position));
   std::vector<int64_t> layer_tokens;
   for (LayerState& layer : session->layers) {
     if (layer.tokens > position) {

@@ -44,7 +44,7 @@ struct LayerSelection {
 /// Errors carry ErrorDetails. NotFound SESSION_NOT_FOUND; InvalidArgument INVALID_FIELD, NON_FINITE
 /// and OUT_OF_RANGE_VALUE (see magnitude.h); Aborted POSITION_CONFLICT and OutOfRange POSITION_GAP
 /// with expected_position; ResourceExhausted POOL_FULL, TOO_MANY_SESSIONS, HOST_MEMORY; OutOfRange
-/// MAX_TOKENS; Internal DEVICE_FAILED.
+/// MAX_TOKENS and TOKENS_EXPIRED; Internal DEVICE_FAILED.
 class Engine {
  public:
   /// InvalidArgument names the option that is out of range and both numbers.
@@ -62,7 +62,8 @@ class Engine {
   /// The cached mask of a layer, for tests and monitors. Waits for the device.
   absl::StatusOr<LayerSelection> SelectionOf(uint64_t session_id, int32_t layer) const;
   /// Forgets tokens at and past `position` in every layer. Returns the layers' lengths. OutOfRange
-  /// if no layer reaches `position`.
+  /// if no layer reaches `position`, or a sliding-window layer has freed tokens that its next query
+  /// would see (TOKENS_EXPIRED). What the layer's last call saw is never freed.
   absl::StatusOr<std::vector<int64_t>> Truncate(uint64_t session_id, int64_t position);
   absl::Status Close(uint64_t session_id);
 
@@ -94,7 +95,10 @@ class Engine {
   absl::Status Prepare(Session* session);
   absl::StatusOr<Session*> Find(uint64_t session_id) const;
   SessionInfo InfoOf(const Session& session) const;
+  static absl::Status CheckNotExpired(const Session& session, int64_t position);
+  void FreePage(Session* session, int32_t page_id);
   void DropPages(Session* session, LayerState* layer, int64_t tokens);
+  void DropExpired(const Work& work);
   KvView ViewOf(const Session& session, const LayerState& layer) const;
 
   absl::StatusOr<std::vector<Work>> CheckItems(const StepCall& call) const;
@@ -113,7 +117,7 @@ class Engine {
                          std::span<const Work> work,
                          std::span<const BlockPlan> blocks,
                          StepTrace* trace);
-  static void Commit(const StepCall& call, std::span<Work> work, StepTicket* ticket);
+  void Commit(const StepCall& call, std::span<Work> work, StepTicket* ticket);
 
   // The error of a device that failed for `cause`, now and from now on.
   absl::Status DeviceFailed(const absl::Status& cause);

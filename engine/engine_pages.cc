@@ -29,12 +29,37 @@ absl::Status Engine::TakePages(std::span<Work> work) {
   return absl::OkStatus();
 }
 
+void Engine::FreePage(Session* session, int32_t page_id) {
+  const bool keep_promise = !session->spec.overcommit;
+  pool_.Free(session->page_bytes, page_id, keep_promise);
+  session->reserved_pages += keep_promise ? 1 : 0;
+}
+
 // Returns the pages of a layer that hold none of its first `tokens` tokens. Cannot fail.
 void Engine::DropPages(Session* session, LayerState* layer, int64_t tokens) {
-  const bool keep_promise = !session->spec.overcommit;
-  for (const int64_t kept = PagesFor(tokens); layer->num_pages > kept; --layer->num_pages) {
-    pool_.Free(session->page_bytes, layer->PageIds()[layer->num_pages - 1], keep_promise);
-    session->reserved_pages += keep_promise ? 1 : 0;
+  const int64_t kept = Max(PagesFor(tokens), layer->first_page);
+  for (; layer->num_pages > kept; --layer->num_pages) {
+    FreePage(session, layer->PageIds()[layer->num_pages - 1]);
+  }
+  if (tokens == 0) {
+    layer->num_pages = 0;
+    layer->first_page = 0;
+  }
+}
+
+// Returns the pages of a sliding-window layer that neither a later call nor a replay of this one
+// will read. Cannot fail.
+void Engine::DropExpired(const Work& work) {
+  const int64_t window = work.session->spec.model.SlidingWindow(work.layer_index);
+  if (window == 0) {
+    return;
+  }
+  LayerState* layer = work.layer;
+  for (; OldestSeen(work.item.position, window) >= (layer->first_page + 1) * kBlockTokens;
+       ++layer->first_page) {
+    int32_t& page_id = layer->PageIds()[layer->first_page];
+    FreePage(work.session, page_id);
+    page_id = kFreedPage;
   }
 }
 

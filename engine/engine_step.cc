@@ -139,6 +139,7 @@ void Engine::Commit(const StepCall& call, std::span<Work> work, StepTicket* tick
                                        .rows = item.item.rows,
                                        .append_id = item.item.append_id};
       ticket->trace.appended_tokens += item.item.rows;
+      DropExpired(item);
     }
     ticket->trace.replayed_items += item.replay ? 1 : 0;
     ticket->trace.rows += item.item.rows;
@@ -162,8 +163,7 @@ absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepT
          .rows = static_cast<int32_t>(item.item.rows),
          .replay = item.replay,
          .rope = item.session->RopeOf(item.layer_index),
-         .summaries = PlanSummaries(spec.policy, item.layer_index,
-                                    spec.model.TrainedTokens(item.layer_index), spec.max_tokens)});
+         .summaries = PlanSummaries(spec.policy, spec.model, item.layer_index, spec.max_tokens)});
   }
   args.items = items;
   args.q = call.kind == StepKind::kAppend ? TensorRef{} : call.q;
@@ -187,6 +187,7 @@ std::vector<Engine::Group> Engine::PlanCall(const StepCall& call, std::span<Work
         ItemState{.policy = &item.session->spec.policy,
                   .layer = item.layer_index,
                   .trained_tokens = item.session->spec.model.TrainedTokens(item.layer_index),
+                  .sliding_window_tokens = item.session->spec.model.SlidingWindow(item.layer_index),
                   .max_tokens = item.session->spec.max_tokens,
                   .phase = PhaseOf(call.kind),
                   .position = item.item.position,

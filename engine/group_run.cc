@@ -68,8 +68,12 @@ AttendBlock AttendOf(const GroupRun& run, size_t index) {
   const BlockPlan& plan = run.blocks[index];
   AttendBlock block;
   block.block = run.queries[index];
-  block.dense = plan.middle == Middle::kDense;
-  block.rule = RuleOf(run.policy->attention_rope, run, index);
+  block.sliding_window_tokens = plan.sliding_window_tokens;
+  if (plan.middle == Middle::kDense) {
+    block.block.regions = Regions{};
+  } else if (plan.sliding_window_tokens == 0) {  // the others are at true positions
+    block.rule = RuleOf(run.policy->attention_rope, run, index);
+  }
   if (plan.middle == Middle::kStages) {
     const size_t last = run.layers->stages.size() - 1;
     block.selected = run.slots[index][last];
@@ -96,13 +100,15 @@ absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) 
   for (size_t index = 0; index < run.blocks.size(); ++index) {
     const BlockPlan& plan = run.blocks[index];
     const AttendBlock block = AttendOf(run, index);
-    if (!block.dense && AttendKeyIdsDependOnQuery(block.rule.style)) {
+    if (AttendKeyIdsDependOnQuery(block.rule.style)) {
       SplitRows(block, &blocks);
     } else {
       blocks.push_back(block);
     }
     trace->dense_blocks += plan.middle == Middle::kDense ? 1 : 0;
-    trace->streaming_blocks += plan.middle == Middle::kNone ? 1 : 0;
+    const bool slides = plan.sliding_window_tokens > 0;
+    trace->sliding_blocks += slides ? 1 : 0;
+    trace->streaming_blocks += plan.middle == Middle::kNone && !slides ? 1 : 0;
   }
   AttendArgs args;
   args.shape = run.shape;

@@ -130,11 +130,6 @@ absl::Status CheckLayers(const ModelShape& shape) {
       return InvalidField(absl::StrCat("layer_sliding_window[", layer, "]"),
                           shape.layer_sliding_window[layer], " is less than 0");
     }
-    if (shape.layer_sliding_window[layer] > 0) {
-      return NotImplemented(absl::StrCat("layer_sliding_window[", layer, "]"),
-                            shape.layer_sliding_window[layer],
-                            ": sliding-window layers are not served yet; use 0");
-    }
   }
   return absl::OkStatus();
 }

@@ -44,6 +44,10 @@ struct ModelShape {
   const RopeSpec* RopeOf(int32_t layer) const;
   /// Positions from which a layer is beyond its trained length; the largest int64_t without RoPE.
   int64_t TrainedTokens(int32_t layer) const;
+  /// Tokens that a query of a layer sees, itself included; 0: all of them.
+  int64_t SlidingWindow(int32_t layer) const {
+    return layer_sliding_window[static_cast<size_t>(layer)];
+  }
 
   bool operator==(const ModelShape&) const = default;
 };

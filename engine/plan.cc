@@ -31,6 +31,27 @@ int32_t FirstStaleStage(const ItemState& state,
   return static_cast<int32_t>(layers.stages.size());
 }
 
+// What becomes of a block's middle.
+Middle MiddleOf(const ItemState& state, const LayerPolicy& layers, const BlockPlan& block) {
+  if (state.sliding_window_tokens > 0) {
+    return Middle::kNone;
+  }
+  // Dense means true positions: not for tokens that an extended session will look back at.
+  const int64_t last = block.first_position + block.rows - 1;
+  const bool dense = layers.middle == Middle::kStages && !block.beyond &&
+                     last < Min(state.policy->dense_below_tokens, state.trained_tokens);
+  return dense ? Middle::kDense : layers.middle;
+}
+
+// Regions of a block at `position` that no mask has a say in.
+Regions RegionsOf(const ItemState& state, const LayerPolicy& layers, int64_t position) {
+  if (state.sliding_window_tokens > 0) {
+    return Regions{0, OldestSeen(position, state.sliding_window_tokens)};
+  }
+  return SplitRegions(position, state.policy->sink_tokens, layers.window_tokens,
+                      layers.MiddleChunkTokens());
+}
+
 // Fills regions, stale stages and kept chunks, and brings `mask` to what the block leaves behind.
 void PlanStages(const ItemState& state,
                 const LayerPolicy& layers,
@@ -81,18 +102,13 @@ ItemPlan PlanItem(const ItemState& state) {
     block.rows = static_cast<int32_t>(block_end - position);
     block.first_position = position;
     block.beyond = block_end - 1 >= beyond_from;
-    block.middle = layers.middle;
-    // Dense means true positions: not for tokens that an extended session will look back at.
-    if (layers.middle == Middle::kStages && !block.beyond &&
-        block_end - 1 < Min(policy.dense_below_tokens, state.trained_tokens)) {
-      block.middle = Middle::kDense;
-    }
+    block.sliding_window_tokens = state.sliding_window_tokens;
+    block.middle = MiddleOf(state, layers, block);
     if (block.middle == Middle::kStages) {
       PlanStages(state, layers, &block, &plan.mask);
       block.to_cache = masks_carry_over && (state.phase == Phase::kDecode || block_end == end);
     } else {
-      block.regions = SplitRegions(position, policy.sink_tokens, layers.window_tokens,
-                                   layers.MiddleChunkTokens());
+      block.regions = RegionsOf(state, layers, position);
       plan.mask.valid = false;
     }
     plan.blocks.push_back(block);
@@ -118,10 +134,14 @@ std::vector<std::vector<BlockPlan>> GroupBlocks(std::span<const ItemPlan* const>
 }
 
 SummaryPlan PlanSummaries(const AttentionPolicy& policy,
+                          const ModelShape& model,
                           int32_t layer,
-                          int64_t trained_tokens,
                           int64_t max_tokens) {
   SummaryPlan plan;
+  if (model.SlidingWindow(layer) > 0) {
+    return plan;
+  }
+  const int64_t trained_tokens = model.TrainedTokens(layer);
   const int64_t beyond_from = BeyondFrom(policy, trained_tokens, max_tokens);
   const bool passes = max_tokens > beyond_from;
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {

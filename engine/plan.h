@@ -7,6 +7,7 @@
 
 #include "engine/algo/regions.h"
 #include "engine/backend_args.h"
+#include "engine/model_shape.h"
 #include "engine/policy.h"
 
 namespace longshore {
@@ -31,8 +32,9 @@ struct BlockPlan {
   int32_t first_row = 0;  ///< in the packed tensors
   int32_t rows = 0;
   int64_t first_position = 0;
-  Middle middle = Middle::kDense;  ///< as applied: kDense for short contexts too
-  bool beyond = false;             ///< the last row is beyond the trained length
+  Middle middle = Middle::kDense;     ///< as applied: kDense for short contexts too
+  bool beyond = false;                ///< the last row is beyond the trained length
+  int64_t sliding_window_tokens = 0;  ///< of the layer; then the middle is expired, and kNone
   Regions regions;
   int32_t first_stale_stage = 0;  ///< stages from here on are run; the number of stages if none
   std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage, run or cached
@@ -47,7 +49,8 @@ struct ItemState {
   const AttentionPolicy* policy = nullptr;
   int32_t layer = 0;
   int64_t trained_tokens = 0;
-  int64_t max_tokens = 0;  ///< of the session
+  int64_t sliding_window_tokens = 0;  ///< of the layer; 0: none
+  int64_t max_tokens = 0;             ///< of the session
   Phase phase = Phase::kDecode;
   int64_t position = 0;
   int64_t rows = 0;
@@ -68,7 +71,8 @@ struct ItemPlan {
 ///
 /// Prefill selects afresh for every block; decode runs the stages whose refresh clock has moved on,
 /// and all of them when the mask is invalid or was made on the other side of the trained length. A
-/// dense block leaves no mask.
+/// dense block leaves no mask. In a sliding-window layer the policy has no say: no sink, no stages,
+/// and the window is what the model says.
 ItemPlan PlanItem(const ItemState& state);
 
 /// The blocks of several items in groups that run one after the other; the blocks of a group are
@@ -78,10 +82,10 @@ std::vector<std::vector<BlockPlan>> GroupBlocks(std::span<const ItemPlan* const>
 
 /// Which key summaries the rows of a layer need. A context that may pass the trained length gets
 /// both kinds below it; chunks past it only the one that the style there reads. So nothing is
-/// rebuilt when a session grows past it or is truncated back.
+/// rebuilt when a session grows past it or is truncated back. None in sliding-window layers.
 SummaryPlan PlanSummaries(const AttentionPolicy& policy,
+                          const ModelShape& model,
                           int32_t layer,
-                          int64_t trained_tokens,
                           int64_t max_tokens);
 
 }  // namespace longshore

@@ -4,6 +4,11 @@
 
 namespace longshore {
 
+const LayerPolicy& SessionSpec::MaskedBy(int32_t layer) const {
+  static const LayerPolicy kNoStages;
+  return model.SlidingWindow(layer) > 0 ? kNoStages : policy.Of(Phase::kDecode, layer);
+}
+
 int64_t Session::MaxLayerTokens() const {
   int64_t longest = 0;
   for (const LayerState& layer : layers) {

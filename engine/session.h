@@ -12,6 +12,10 @@
 
 namespace longshore {
 
+/// Where a page was that a sliding window has left behind. An address before the arena, so that a
+/// read of it does not go unseen.
+inline constexpr int32_t kFreedPage = -1;
+
 /// What a call does: keep keys and values, or attend as well.
 enum class StepKind : uint8_t { kAppend, kPrefill, kDecode };
 
@@ -27,8 +31,9 @@ struct LastCall {
 /// One layer of a session: how long it is, where its pages are, what was selected last.
 struct LayerState {
   int64_t tokens = 0;
-  int32_t num_pages = 0;
-  Buffer page_ids;  ///< [blocks of max_tokens] int32, of which num_pages count
+  int32_t first_page = 0;  ///< those before are freed: behind the sliding window
+  int32_t num_pages = 0;   ///< of all tokens, the freed ones included
+  Buffer page_ids;         ///< [blocks of max_tokens] int32, of which [first_page, num_pages) count
   MaskCache mask;
   LastCall last_call;
 
@@ -42,6 +47,9 @@ struct SessionSpec {
   AttentionPolicy policy;
   int64_t max_tokens = 0;   ///< the longest that a layer may become
   bool overcommit = false;  ///< reserve no pages ahead
+
+  /// The stages whose selection a layer keeps between decode steps: none behind a sliding window.
+  const LayerPolicy& MaskedBy(int32_t layer) const;
 };
 
 /// One sequence. Owned by Engine; not thread-safe.

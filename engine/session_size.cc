@@ -56,6 +56,24 @@ int64_t PageBytes(const ModelShape& model) {
 
 int64_t PagesFor(int64_t tokens) { return CeilDiv(tokens, kBlockTokens); }
 
+int64_t LayerPages(const SessionSpec& spec, int32_t layer, const EngineOptions& options) {
+  const int64_t pages = PagesFor(spec.max_tokens);
+  const int64_t window = spec.model.SlidingWindow(layer);
+  if (window == 0 || window >= spec.max_tokens) {
+    return pages;
+  }
+  // The last page and the first one may hold one token each of what is needed.
+  return Min(pages, PagesFor(window + 2 * options.max_rows_per_prefill) + 1);
+}
+
+int64_t SessionPages(const SessionSpec& spec, const EngineOptions& options) {
+  int64_t pages = 0;
+  for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
+    pages += LayerPages(spec, layer, options);
+  }
+  return pages;
+}
+
 int64_t MaxRopeIds(const SessionSpec& spec) {
   int64_t max_ids = spec.max_tokens;
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
@@ -74,7 +92,7 @@ int64_t TableBytes(const SessionSpec& spec) {
   const auto page_ids = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
     bytes += static_cast<int64_t>(sizeof(LayerState)) + page_ids +
-             MaskCache::BytesFor(spec.policy.Of(Phase::kDecode, layer), spec.max_tokens);
+             MaskCache::BytesFor(spec.MaskedBy(layer), spec.max_tokens);
   }
   return bytes;
 }

@@ -14,6 +14,13 @@ int64_t PageBytes(const ModelShape& model);
 /// Pages of `tokens` tokens of one layer.
 int64_t PagesFor(int64_t tokens);
 
+/// Pages that a layer holds at most: those of max_tokens, or in a sliding-window layer of the
+/// window and two calls of max_rows_per_prefill rows, the last one (which may be replayed) and the
+/// next.
+int64_t LayerPages(const SessionSpec& spec, int32_t layer, const EngineOptions& options);
+/// Of all layers: what a session reserves when it is opened, unless it overcommits.
+int64_t SessionPages(const SessionSpec& spec, const EngineOptions& options);
+
 /// Rotary ids of a session are below this: every id of every style is at most the true position of
 /// some token, or the window and one (pruning `relative`).
 int64_t MaxRopeIds(const SessionSpec& spec);

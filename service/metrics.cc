@@ -71,6 +71,7 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                                      "Query blocks attended, by what their middle region was");
   dense_blocks_ = &blocks.Add({{"kind", "dense"}});
   streaming_blocks_ = &blocks.Add({{"kind", "streaming"}});
+  sliding_blocks_ = &blocks.Add({{"kind", "sliding"}});
   staged_blocks_ = &blocks.Add({{"kind", "staged"}});
   tokens_appended_ =
       &Counters(registry, "longshore_tokens_appended_total", "Tokens appended, summed over layers")
@@ -111,6 +112,7 @@ void Metrics::CountStep(StepKind kind, const StepTrace& trace) {
   attend_seconds_->Observe(trace.attend_seconds);
   dense_blocks_->Increment(static_cast<double>(trace.dense_blocks));
   streaming_blocks_->Increment(static_cast<double>(trace.streaming_blocks));
+  sliding_blocks_->Increment(static_cast<double>(trace.sliding_blocks));
   if (trace.num_stages > 0) {
     staged_blocks_->Increment(
         static_cast<double>(trace.stage_refreshed[0] + trace.stage_cached[0]));

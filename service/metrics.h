@@ -65,6 +65,7 @@ class Metrics {
   prometheus::Histogram* attend_seconds_;
   prometheus::Counter* dense_blocks_;
   prometheus::Counter* streaming_blocks_;
+  prometheus::Counter* sliding_blocks_;
   prometheus::Counter* staged_blocks_;
   prometheus::Counter* tokens_appended_;
   prometheus::Counter* replays_;

@@ -31,6 +31,12 @@ HD inline Regions SplitRegions(int64_t first_position,
   return Regions{sink_tokens, sink_tokens + whole_chunks * chunk_tokens};
 }
 
+/// The oldest token that a query at `position` sees through a sliding window of `window_tokens`,
+/// its own token included.
+HD inline int64_t OldestSeen(int64_t position, int64_t window_tokens) {
+  return Max(0, position - window_tokens + 1);
+}
+
 /// Value of a stage's refresh clock: the stage is stale when this differs from its last refresh.
 ///
 /// floor((p + phase(l)) / interval) with phase(l) = l (design section 3), so that layers take

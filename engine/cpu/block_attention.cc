@@ -48,10 +48,11 @@ BlockAttention::BlockAttention(const AttendArgs& args, const AttendBlock& attend
     : args_(args),
       block_(attend.block),
       rope_(attend.block.rope),
-      ids_(MakeAttendIds(attend.dense ? RopeRule{} : attend.rule,
+      ids_(MakeAttendIds(attend.rule,
                          attend.block.regions,
                          int64_t{attend.num_selected} * attend.selected_chunk_tokens)),
       keys_(ListKeys(attend)),
+      sliding_window_tokens_(attend.sliding_window_tokens),
       rows_(block_.rows * args.shape.GroupSize()) {}
 
 void BlockAttention::LoadQueries(int32_t kv_head, Scratch* scratch, float* out) const {
@@ -86,6 +87,7 @@ void BlockAttention::Step(int32_t tile,
   const ScoreTile scores{buffers.scores, kTileKeys, rows_, range.keys};
   Score(range, kv_head, queries, buffers);
   ScaleTile(scores, args_.shape.softmax_scale, args_.shape.logit_soft_cap);
+  HideExpired(range, scores);
   SoftmaxTile(scores, Visible(range, buffers), {partial.max, partial.sum, buffers.rescale});
   Accumulate(range, kv_head, buffers, partial);
 }
@@ -187,6 +189,25 @@ const int32_t* BlockAttention::Visible(const KeyTile& tile, const TileBuffers& b
     buffers.visible[row] = static_cast<int32_t>(visible);
   }
   return buffers.visible;
+}
+
+// Of a sliding window: the keys that have left it for a row, which are the tile's first ones.
+void BlockAttention::HideExpired(const KeyTile& tile, ScoreTile scores) const {
+  const int64_t last_position = block_.first_position + block_.rows - 1;
+  const int64_t first_token = keys_.pieces[static_cast<size_t>(tile.first)].token;
+  if (sliding_window_tokens_ == 0 || first_token > last_position - sliding_window_tokens_) {
+    return;
+  }
+  const int32_t group = args_.shape.GroupSize();
+  for (int32_t row = 0; row < rows_; ++row) {
+    const int64_t oldest = block_.first_position + row / group - sliding_window_tokens_ + 1;
+    int64_t hidden = 0;
+    for (int32_t index = tile.first; index < tile.end; ++index) {
+      const KeyPiece& piece = keys_.pieces[static_cast<size_t>(index)];
+      hidden += Max(0, Min(oldest - piece.token, piece.keys));
+    }
+    std::fill_n(scores.data + row * scores.stride, hidden, -std::numeric_limits<float>::infinity());
+  }
 }
 
 void BlockAttention::Finish(int32_t kv_head, const Partial& partial) const {

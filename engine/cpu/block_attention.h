@@ -74,12 +74,14 @@ class BlockAttention {
                   const Partial& partial) const;
   const void* Ahead(const KeyTile& tile, int32_t index, int32_t kv_head, bool values) const;
   const int32_t* Visible(const KeyTile& tile, const TileBuffers& buffers) const;
+  void HideExpired(const KeyTile& tile, ScoreTile scores) const;
 
   const AttendArgs& args_;
   const QueryBlock& block_;
   const RopeRows& rope_;
   AttendIds ids_;
   KeyList keys_;
+  int64_t sliding_window_tokens_;
   int32_t rows_;
 };
 

@@ -25,10 +25,6 @@ KeyList ListKeys(const AttendBlock& attend) {
   const QueryBlock& block = attend.block;
   const int64_t end = block.first_position + block.rows;
   KeyList list;
-  if (attend.dense) {
-    list.Add(0, end);
-    return list;
-  }
   list.Add(0, Min(block.regions.sink_end, end));
   for (int32_t chunk = 0; chunk < attend.num_selected; ++chunk) {
     const int64_t token = attend.selected[chunk];

@@ -25,7 +25,7 @@ struct KeyList {
   void Add(int64_t begin, int64_t end);
 };
 
-/// Sink, selected chunks and window of a block, or everything up to its last row when it is dense.
+/// Sink, selected chunks and window of a block, up to its last row.
 KeyList ListKeys(const AttendBlock& attend);
 
 }  // namespace longshore::cpu

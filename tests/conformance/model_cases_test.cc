@@ -194,11 +194,54 @@ std::vector<ConformanceCase> Layers() {
            .steps = kAcross}};
 }
 
+// As Gemma and gpt-oss mix them: layers with a window between layers without. Windows that end
+// within a page, at its end, in one token, past the context.
+ModelShape Sliding() {
+  ModelShape model = FourLayers();
+  model.layer_sliding_window = {100, 0, 128, 1};
+  return model;
+}
+
+ModelShape SlidingAll(int64_t window, int32_t num_heads, int32_t num_kv_heads) {
+  ModelShape model = Heads(num_heads, num_kv_heads);
+  model.layer_sliding_window = {window};
+  return model;
+}
+
+std::vector<ConformanceCase> SlidingWindows() {
+  std::vector<ConformanceCase> cases = {
+      {.name = "SlidingBetweenStaged", .model = Sliding(), .steps = kAcross},
+      {.name = "SlidingBetweenDense",
+       .model = Sliding(),
+       .policy = SmallDense(),
+       .steps = {{StepKind::kPrefill, 200}, {StepKind::kDecode, 1, 3}, {StepKind::kDecode, 5}},
+       .prunes = false},
+      {.name = "SlidingBetweenStreaming",
+       .model = Sliding(),
+       .policy = SmallStreaming(),
+       .steps = {{StepKind::kPrefill, 300}, {StepKind::kDecode, 3, 3}},
+       .prunes = false},
+  };
+  // Rows that see some keys of a tile, all, and none: of few rows (read from their pages) and many.
+  for (const int64_t window : {1, 7, 63, 64, 65, 150, 1000}) {
+    cases.push_back({.name = absl::StrCat("SlidingWindow", window),
+                     .model = SlidingAll(window, 4, 2),
+                     .steps = {{StepKind::kPrefill, 130},
+                               {StepKind::kDecode, 1, 2},
+                               {StepKind::kDecode, 7, 3},
+                               {StepKind::kAppend, 90},
+                               {StepKind::kPrefill, 40, 2}},
+                     .prunes = false});
+  }
+  return cases;
+}
+
 LONGSHORE_CONFORMANCE_CASES(Sizes, Sizes());
 LONGSHORE_CONFORMANCE_CASES(Storage, Storage());
 LONGSHORE_CONFORMANCE_CASES(Rotations, Rotations());
 LONGSHORE_CONFORMANCE_CASES(Scores, Scores());
 LONGSHORE_CONFORMANCE_CASES(Layers, Layers());
+LONGSHORE_CONFORMANCE_CASES(SlidingWindows, SlidingWindows());
 
 }  // namespace
 }  // namespace longshore

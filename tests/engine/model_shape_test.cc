@@ -188,8 +188,6 @@ TEST(ModelShape, WhatIsNotServedYetSaysSo) {
        "f8e4m3 is not one of f32, bf16, f16"},
       {[](ModelShape* m) { m->kv_dtype = DType::kF8E4M3; }, "kv_dtype",
        "f8e4m3 is not served yet; use f32, bf16 or f16", absl::StatusCode::kUnimplemented},
-      {[](ModelShape* m) { m->layer_sliding_window = {512}; }, "layer_sliding_window[0]",
-       "512: sliding-window layers are not served yet; use 0", absl::StatusCode::kUnimplemented},
   });
 }
 

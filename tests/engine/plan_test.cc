@@ -304,7 +304,9 @@ TEST(GroupBlocks, PrefillIsOneGroupAndDecodeOneABlock) {
 TEST(PlanSummaries, CoverWhatEachStyleReads) {
   AttentionPolicy policy = SmallStandard();  // true positions within, relative beyond
   const auto plan = [&policy](int64_t trained, int64_t max_tokens) {
-    return PlanSummaries(policy, 0, trained, max_tokens);
+    ModelShape model = TestModel();
+    model.rope_tables[0].trained_tokens = trained;
+    return PlanSummaries(policy, model, 0, max_tokens);
   };
   EXPECT_FALSE(plan(1000, 1000).unrotated);
   EXPECT_EQ(plan(1000, 1000).rotated_below, 1000);
@@ -336,6 +338,31 @@ TEST(PlanSummaries, CoverWhatEachStyleReads) {
   EXPECT_EQ(plan(1000, 5000).rotated_below, 0);
   policy.prefill = SmallStandard().prefill;  // one phase is enough
   EXPECT_TRUE(plan(1000, 5000).unrotated);
+
+  ModelShape sliding = TestModel();
+  sliding.layer_sliding_window = {512};
+  EXPECT_FALSE(PlanSummaries(SmallStandard(), sliding, 0, 5000).unrotated);
+  EXPECT_EQ(PlanSummaries(SmallStandard(), sliding, 0, 5000).rotated_below, 0);
+}
+
+// The policy has no say behind a sliding window.
+TEST(PlanItem, ASlidingWindowHasNoSinkNoStagesAndNoMask) {
+  for (const AttentionPolicy& policy : {SmallStandard(), SmallDense(), SmallStreaming()}) {
+    ItemState state = StateAt(policy, Phase::kPrefill, 120, 20);
+    state.sliding_window_tokens = 100;
+    const ItemPlan plan = PlanItem(state);
+    ASSERT_EQ(plan.blocks.size(), 2U);
+    for (const BlockPlan& block : plan.blocks) {
+      EXPECT_EQ(block.middle, Middle::kNone);
+      EXPECT_EQ(block.sliding_window_tokens, 100);
+      EXPECT_EQ(block.selected_chunks, (std::array<int32_t, kMaxStages>{}));
+    }
+    EXPECT_EQ(plan.blocks[0].regions, (Regions{0, 21}));  // a query at 120 sees 21..120
+    EXPECT_EQ(plan.blocks[1].regions, (Regions{0, 29}));
+    EXPECT_FALSE(plan.mask.valid);
+    state.position = 50;
+    EXPECT_EQ(PlanItem(state).blocks[0].regions, (Regions{0, 0}));
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ TEST(Metrics, AStepIsCountedByKindStageAndBlock) {
   trace.replayed_items = 1;
   trace.dense_blocks = 2;
   trace.streaming_blocks = 1;
+  trace.sliding_blocks = 4;
   trace.num_stages = 2;
   trace.stage_refreshed = {1, 3};
   trace.stage_cached = {2, 0};
@@ -44,6 +45,7 @@ TEST(Metrics, AStepIsCountedByKindStageAndBlock) {
            "longshore_replays_total 1",
            "longshore_query_blocks_total{kind=\"dense\"} 2",
            "longshore_query_blocks_total{kind=\"streaming\"} 1",
+           "longshore_query_blocks_total{kind=\"sliding\"} 4",
            "longshore_query_blocks_total{kind=\"staged\"} 3",
            "longshore_mask_cache_lookups_total{result=\"refreshed\",stage=\"prune_0\"} 1",
            "longshore_mask_cache_lookups_total{result=\"cached\",stage=\"prune_0\"} 2",

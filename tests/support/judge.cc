@@ -223,7 +223,9 @@ void Judge::JudgeBlock(const BlockCall& call, const StepOutput& actual) {
 bool Judge::JudgeSelection(const BlockCall& call, const oracle::Layer& layer, Selected* selected) {
   const oracle::BlockTrace& trace = layer.trace().at(0);
   const LayerSelection selection = session_.Selection(call.layer);
-  EXPECT_EQ(session_.trace().dense_blocks, trace.dense ? 1 : 0);
+  const bool slides = model_.SlidingWindow(call.layer) > 0;
+  EXPECT_EQ(session_.trace().sliding_blocks, slides ? 1 : 0);
+  EXPECT_EQ(session_.trace().dense_blocks, trace.dense && !slides ? 1 : 0);
   EXPECT_EQ(session_.trace().streaming_blocks, trace.dense || !trace.stages.empty() ? 0 : 1);
   EXPECT_EQ(selection.mask.valid, !trace.stages.empty());
   EXPECT_EQ(selection.stages.size(), trace.stages.size());

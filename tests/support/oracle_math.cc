@@ -145,12 +145,14 @@ Attention DenseAttention(const Model& model,
   Attention attention;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t last = position + row;
+    const bool slides = model.sliding_window > 0 && last >= model.sliding_window;
+    const int64_t first = slides ? last - model.sliding_window + 1 : 0;
     for (int head = 0; head < model.heads; ++head) {
       const int kv_head = head / (model.heads / model.kv_heads);
       const auto query = rotated_queries.At(row, {last, scaling}).subspan(head * dim, dim);
       std::vector<double> logits;
       std::vector<std::span<const double>> seen;
-      for (int64_t token = 0; token <= last; ++token) {
+      for (int64_t token = first; token <= last; ++token) {
         const auto key = rotated_keys.At(token, {token, scaling}).subspan(kv_head * dim, dim);
         logits.push_back(Logit(model, Dot(query, key)));
         seen.push_back(values.subspan((token * model.kv_heads + kv_head) * dim, dim));

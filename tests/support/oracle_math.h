@@ -82,7 +82,8 @@ void AttendOnce(const Model& model,
                 std::span<const std::span<const double>> values,
                 Attention& attention);
 
-/// Causal attention of rows at `position`, `position` + 1, ... over every key, at true positions.
+/// Causal attention of rows at `position`, `position` + 1, ... over every key, or the last
+/// `sliding_window` ones, at true positions.
 ///
 ///   queries       [rows, heads, head_dim]                    unrotated
 ///   keys, values  [position + rows or more, kv_heads, head_dim]  unrotated; later tokens are

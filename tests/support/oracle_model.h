@@ -71,6 +71,7 @@ struct Model {
   double soft_cap = 0.0;                 ///< s -> cap tanh(s / cap), after the scale; 0 = none
   std::vector<double> sink_logits = {};  ///< [heads] learned sinks; empty = none
   Rope rope = {};
+  int64_t sliding_window = 0;  ///< tokens a query sees, its own included; 0 = all of them
   Storage kv_dtype = Storage::kF32;
 };
 

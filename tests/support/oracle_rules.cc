@@ -116,6 +116,7 @@ bool IsBeyond(const Model& model, int64_t last_position) {
 }
 
 bool IsDense(const Model& model, const Policy& policy, int64_t last_position) {
+  if (model.sliding_window > 0) return true;
   if (policy.middle != Middle::kStages) return policy.middle == Middle::kDense;
   return last_position < policy.dense_below_tokens && !IsBeyond(model, last_position);
 }

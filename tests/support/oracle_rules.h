@@ -24,7 +24,8 @@ int64_t MiddleEnd(const Policy& policy, int64_t first_position);
 /// Whether a block that ends at `last_position` reaches past the trained length.
 bool IsBeyond(const Model& model, int64_t last_position);
 
-/// Whether a block that ends at `last_position` attends every key, at true positions.
+/// Whether a block that ends at `last_position` attends every key that the model lets it see, at
+/// true positions. Always behind a sliding window, whatever the policy.
 bool IsDense(const Model& model, const Policy& policy, int64_t last_position);
 
 /// Whether a mask made at `refreshed_at` is stale for a block that ends at `last_position`:

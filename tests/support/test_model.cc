@@ -168,6 +168,7 @@ oracle::Model OracleModel(const ModelShape& model, int32_t layer) {
                         .head_dim = model.head_dim,
                         .scale = double{model.softmax_scale},
                         .soft_cap = double{model.logit_soft_cap},
+                        .sliding_window = model.SlidingWindow(layer),
                         .kv_dtype = OracleStorage(model.kv_dtype)};
   if (!model.sink_logits.empty()) {
     const auto first = model.sink_logits.begin() + int64_t{layer} * model.num_heads;

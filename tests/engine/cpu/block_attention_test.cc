@@ -19,7 +19,6 @@ TEST(BlockAttention, WhatRoundingAddsToAMeanDoesNotOverflow) {
   args.shape = {.num_heads = 1, .num_kv_heads = 1, .head_dim = kDepth, .kv_dtype = DType::kF16};
   args.out = {.data = out.data(), .dtype = DType::kF16, .rank = 3, .shape = {1, 1, kDepth}};
   AttendBlock attend;
-  attend.dense = true;
   attend.block.rows = 1;
   std::array<float, 1> max = {0.0F};
   std::array<float, 1> sum = {1000.0F};
