@@ -50,8 +50,11 @@ def rotate(x: Array, table: RopeTable, position: int) -> Array:
     return out
 
 
-def dense_attention(model: ModelShape, q: Array, keys: Array, values: Array) -> tuple[Array, Array]:
-    """q belongs to the last rows of the tokens; all unrotated and float64, table 0 in every layer.
+def dense_attention(
+    model: ModelShape, q: Array, keys: Array, values: Array, window: int = 0
+) -> tuple[Array, Array]:
+    """q belongs to the last rows of the tokens; all unrotated and float64, table 0 in every layer. Of the
+    tokens up to its own a row sees the last `window`, all of them for 0.
 
     q             [rows, heads, head_dim]
     keys, values  [tokens, kv_heads, head_dim]
@@ -66,13 +69,14 @@ def dense_attention(model: ModelShape, q: Array, keys: Array, values: Array) -> 
     scale = model.softmax_scale or 1 / math.sqrt(model.head_dim)
     out, lse = np.empty(q.shape), np.empty(q.shape[:2])
     for row in range(len(q)):
-        seen = first + row + 1
+        end = first + row + 1
+        seen = slice(max(0, end - window) if window else 0, end)
         for head in range(model.num_heads):
-            scores = keys[:seen, head // group] @ q[row, head] * scale
+            scores = keys[seen, head // group] @ q[row, head] * scale
             peak = scores.max()
             weights = np.exp(scores - peak)
             lse[row, head] = peak + math.log(weights.sum())
-            out[row, head] = weights @ values[:seen, head // group] / weights.sum()
+            out[row, head] = weights @ values[seen, head // group] / weights.sum()
     return out, lse
 
 

@@ -31,6 +31,7 @@ from longshore.errors import (
     Unimplemented,
 )
 from longshore.info import BackendInfo, Limits, ServerInfo, SessionInfo
+from longshore.merge import merge
 from longshore.model_shape import ModelShape, Pairing, RopeTable
 from longshore.policy import AttentionPolicy
 from longshore.session import Session
@@ -68,5 +69,6 @@ __all__ = [
     "connect",
     "default_target",
     "from_bfloat16_bits",
+    "merge",
     "to_bfloat16_bits",
 ]
