@@ -224,8 +224,9 @@ absl::Status Engine::ReserveSelections(std::span<const Group> groups) {
   for (const Group& group : groups) {
     int64_t chunks = 0;
     for (const BlockPlan& block : group) {
-      for (const int32_t kept : block.selected_chunks) {
-        chunks += block.to_cache ? 0 : kept;
+      for (size_t stage = 0; stage < kMaxStages; ++stage) {
+        const bool needs_room = block.RunsStage(stage) && !block.Caches(stage);
+        chunks += needs_room ? block.selected_chunks[stage] : 0;
       }
     }
     most_chunks = Max(most_chunks, chunks);
@@ -259,7 +260,7 @@ absl::Status Engine::RunAttention(const StepCall& call,
 }
 
 // Where the stages of a group's blocks put what they keep: the layer's mask cache, or the buffer
-// that ReserveSelections made.
+// that ReserveSelections made. Blocks that share a stage's selection follow each other.
 std::vector<SelectionSlots> Engine::PlaceSelections(std::span<const Work> work,
                                                     std::span<const BlockPlan> blocks) const {
   auto* next = reinterpret_cast<int32_t*>(selections_.data());
@@ -267,9 +268,11 @@ std::vector<SelectionSlots> Engine::PlaceSelections(std::span<const Work> work,
   for (size_t index = 0; index < blocks.size(); ++index) {
     const BlockPlan& block = blocks[index];
     for (size_t stage = 0; stage < kMaxStages && block.selected_chunks[stage] > 0; ++stage) {
-      if (block.to_cache) {
+      if (block.Caches(stage)) {
         slots[index][stage] =
             work[static_cast<size_t>(block.item)].layer->mask.Selected(static_cast<int32_t>(stage));
+      } else if (!block.RunsStage(stage)) {
+        slots[index][stage] = slots[index - 1][stage];
       } else {
         slots[index][stage] = next;
         next += block.selected_chunks[stage];

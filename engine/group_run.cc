@@ -7,22 +7,27 @@
 namespace longshore {
 namespace {
 
-// How a choice of styles applies to block `index`.
-RopeRule RuleOf(const RopeChoice& rope, const GroupRun& run, size_t index) {
-  return {.style = rope.At(run.blocks[index].beyond),
+// How a choice of styles applies to a block, whose plan says whether it is beyond the trained
+// length.
+RopeRule RuleOf(const RopeChoice& rope,
+                const GroupRun& run,
+                const BlockPlan& plan,
+                const QueryBlock& block) {
+  return {.style = rope.At(plan.beyond),
           .window_tokens = run.layers->window_tokens,
-          .trained_tokens = run.queries[index].rope.trained_tokens,
-          .block_first_position = run.blocks[index].first_position,
+          .trained_tokens = block.rope.trained_tokens,
+          .block_first_position = block.first_position,
           .group = rope.self_extend_group,
           .neighbor_tokens = rope.self_extend_neighbor_tokens};
 }
 
-// Stage `stage` of block `index`.
+// Stage `stage` of block `index` and of those that share its selection.
 PruneBlock StageOf(const GroupRun& run, size_t index, size_t stage) {
   const BlockPlan& plan = run.blocks[index];
   PruneBlock block;
   block.block = run.queries[index];
-  block.rule = RuleOf(run.layers->stages[stage].rope, run, index);
+  block.block.rows = plan.stage_rows[stage].rows;
+  block.rule = RuleOf(run.layers->stages[stage].rope, run, plan, block.block);
   if (stage > 0) {
     block.parents = run.slots[index][stage - 1];
     block.num_parents = plan.selected_chunks[stage - 1];
@@ -38,7 +43,7 @@ absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepT
   std::vector<PruneBlock> stale;
   for (size_t index = 0; index < run.blocks.size(); ++index) {
     const BlockPlan& plan = run.blocks[index];
-    if (plan.middle != Middle::kStages) {
+    if (plan.middle != Middle::kStages || !plan.RunsStage(stage)) {
       continue;
     }
     const bool is_stale = static_cast<int32_t>(stage) >= plan.first_stale_stage;
@@ -72,7 +77,7 @@ AttendBlock AttendOf(const GroupRun& run, size_t index) {
   if (plan.middle == Middle::kDense) {
     block.block.regions = Regions{};
   } else if (plan.sliding_window_tokens == 0) {  // the others are at true positions
-    block.rule = RuleOf(run.policy->attention_rope, run, index);
+    block.rule = RuleOf(run.policy->attention_rope, run, plan, block.block);
   }
   if (plan.middle == Middle::kStages) {
     const size_t last = run.layers->stages.size() - 1;

@@ -52,6 +52,61 @@ Regions RegionsOf(const ItemState& state, const LayerPolicy& layers, int64_t pos
                       layers.MiddleChunkTokens());
 }
 
+// The query blocks of an item: all but regions and stages.
+std::vector<BlockPlan> CutBlocks(const ItemState& state, const LayerPolicy& layers) {
+  const AttentionPolicy& policy = *state.policy;
+  const int64_t beyond_from = BeyondFrom(policy, state.trained_tokens, state.max_tokens);
+  const int64_t end = state.position + state.rows;
+  std::vector<BlockPlan> blocks;
+  for (int64_t position = state.position; position < end;) {
+    const int64_t block_end = Min(end, (position / policy.query_block + 1) * policy.query_block);
+    BlockPlan block;
+    block.item = state.item;
+    block.first_row = state.first_row + static_cast<int32_t>(position - state.position);
+    block.rows = static_cast<int32_t>(block_end - position);
+    block.first_position = position;
+    block.beyond = block_end - 1 >= beyond_from;
+    block.sliding_window_tokens = state.sliding_window_tokens;
+    block.middle = MiddleOf(state, layers, block);
+    blocks.push_back(block);
+    position = block_end;
+  }
+  return blocks;
+}
+
+// Which rows share the selection of `stage`: those of blocks within an absolute multiple of
+// `query_block` that have stages, and the same rotary styles.
+void ShareStage(size_t stage, int32_t query_block, std::span<BlockPlan> blocks) {
+  for (size_t first = 0; first < blocks.size();) {
+    const BlockPlan& leader = blocks[first];
+    size_t end = first;
+    int32_t rows = 0;
+    do {
+      rows += blocks[end].rows;
+      ++end;
+    } while (end < blocks.size() && blocks[end].middle == leader.middle &&
+             blocks[end].beyond == leader.beyond &&
+             blocks[end].first_position / query_block == leader.first_position / query_block);
+    for (size_t index = first; index < end; ++index) {
+      blocks[index].stage_rows[stage] = {.first_row = leader.first_row, .rows = rows};
+    }
+    first = end;
+  }
+}
+
+// How many stages, from the coarsest, leave what they keep for a block in the mask cache: all in
+// decode, and in a prefill those whose rows are the last ones.
+int32_t StagesToCache(const ItemState& state, const LayerPolicy& layers, const BlockPlan& block) {
+  const auto end_row = state.first_row + static_cast<int32_t>(state.rows);
+  int32_t stages = 0;
+  for (size_t stage = 0; stage < layers.stages.size(); ++stage) {
+    const StageRows& rows = block.stage_rows[stage];
+    const bool cached = state.phase == Phase::kDecode || rows.first_row + rows.rows == end_row;
+    stages += cached ? 1 : 0;
+  }
+  return stages;
+}
+
 // Fills regions, stale stages and kept chunks, and brings `mask` to what the block leaves behind.
 void PlanStages(const ItemState& state,
                 const LayerPolicy& layers,
@@ -61,9 +116,11 @@ void PlanStages(const ItemState& state,
   block->first_stale_stage = FirstStaleStage(state, layers, *mask, last, block->beyond);
   const int64_t sink_tokens = state.policy->sink_tokens;
   if (block->first_stale_stage == 0) {
-    mask->middle_end = SplitRegions(block->first_position, sink_tokens, layers.window_tokens,
-                                    layers.MiddleChunkTokens())
-                           .middle_end;
+    const int64_t coarsest_first =
+        block->first_position + block->stage_rows[0].first_row - block->first_row;
+    mask->middle_end =
+        SplitRegions(coarsest_first, sink_tokens, layers.window_tokens, layers.MiddleChunkTokens())
+            .middle_end;
   }
   block->regions = Regions{sink_tokens, mask->middle_end};
   int64_t candidate_tokens = block->regions.MiddleTokens();
@@ -85,34 +142,25 @@ void PlanStages(const ItemState& state,
 }  // namespace
 
 ItemPlan PlanItem(const ItemState& state) {
-  const AttentionPolicy& policy = *state.policy;
-  const LayerPolicy& layers = policy.Of(state.phase, state.layer);
+  const LayerPolicy& layers = state.policy->Of(state.phase, state.layer);
   // Masks of one phase serve the other only where both make the same ones, windows included: a mask
   // freezes where its window begins.
-  const bool masks_carry_over = layers == policy.Of(Phase::kDecode, state.layer);
-  ItemPlan plan;
-  plan.mask = state.mask;
-  const int64_t beyond_from = BeyondFrom(policy, state.trained_tokens, state.max_tokens);
-  const int64_t end = state.position + state.rows;
-  for (int64_t position = state.position; position < end;) {
-    const int64_t block_end = Min(end, (position / policy.query_block + 1) * policy.query_block);
-    BlockPlan block;
-    block.item = state.item;
-    block.first_row = state.first_row + static_cast<int32_t>(position - state.position);
-    block.rows = static_cast<int32_t>(block_end - position);
-    block.first_position = position;
-    block.beyond = block_end - 1 >= beyond_from;
-    block.sliding_window_tokens = state.sliding_window_tokens;
-    block.middle = MiddleOf(state, layers, block);
-    if (block.middle == Middle::kStages) {
-      PlanStages(state, layers, &block, &plan.mask);
-      block.to_cache = masks_carry_over && (state.phase == Phase::kDecode || block_end == end);
-    } else {
-      block.regions = RegionsOf(state, layers, position);
+  const bool masks_carry_over = layers == state.policy->Of(Phase::kDecode, state.layer);
+  ItemPlan plan{.blocks = CutBlocks(state, layers), .mask = state.mask};
+  for (size_t stage = 0; stage < layers.stages.size(); ++stage) {
+    const bool prefills = state.phase == Phase::kPrefill;
+    ShareStage(stage, prefills ? state.policy->QueryBlockOf(layers.stages[stage]) : 1, plan.blocks);
+  }
+  for (BlockPlan& block : plan.blocks) {
+    if (block.middle != Middle::kStages) {
+      block.regions = RegionsOf(state, layers, block.first_position);
       plan.mask.valid = false;
+      continue;
     }
-    plan.blocks.push_back(block);
-    position = block_end;
+    PlanStages(state, layers, &block, &plan.mask);
+    if (masks_carry_over) {
+      block.stages_to_cache = StagesToCache(state, layers, block);
+    }
   }
   plan.mask.valid = plan.mask.valid && masks_carry_over;
   return plan;

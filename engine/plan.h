@@ -26,6 +26,14 @@ struct MaskState {
   bool operator==(const MaskState&) const = default;
 };
 
+/// Rows of the packed tensors that share a stage's selection.
+struct StageRows {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+
+  bool operator==(const StageRows&) const = default;
+};
+
 /// What a query block will do.
 struct BlockPlan {
   int32_t item = 0;
@@ -38,9 +46,14 @@ struct BlockPlan {
   Regions regions;
   int32_t first_stale_stage = 0;  ///< stages from here on are run; the number of stages if none
   std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage, run or cached
-  bool to_cache =
-      false;  ///< its selection is the layer's cached mask afterwards (the others are dropped)
+  /// Of each stage: the block that begins at its first row runs it, the others use what it kept.
+  std::array<StageRows, kMaxStages> stage_rows = {};
+  /// Its selection by these stages, counted from the coarsest, is the layer's cached mask
+  /// afterwards; that by the others is dropped.
+  int32_t stages_to_cache = 0;
 
+  bool RunsStage(size_t stage) const { return stage_rows[stage].first_row == first_row; }
+  bool Caches(size_t stage) const { return static_cast<int32_t>(stage) < stages_to_cache; }
   bool operator==(const BlockPlan&) const = default;
 };
 
@@ -66,8 +79,9 @@ struct ItemPlan {
 };
 
 /// Cuts an item's rows at absolute multiples of the query block and decides for each block its
-/// regions, which stages run and how much they keep (design section 3). Pure: the same state gives
-/// the same plan.
+/// regions, which stages run and how much they keep (design section 3). In a prefill the blocks
+/// within an absolute multiple of a stage's query block share its selection, where the same rotary
+/// styles hold for them. Pure: the same state gives the same plan.
 ///
 /// Prefill selects afresh for every block; decode runs the stages whose refresh clock has moved on,
 /// and all of them when the mask is invalid or was made on the other side of the trained length. A

@@ -107,6 +107,26 @@ absl::Status CheckStage(const PruningStage& stage) {
   return CheckRopeChoice("rope", stage.rope, RopeUse::kPruning);
 }
 
+// Query blocks of a stage hold whole ones of the next stage, and of what is attended together.
+absl::Status CheckQueryBlock(const LayerPolicy& layers,
+                             size_t stage,
+                             const AttentionPolicy& policy) {
+  constexpr int32_t kMaxQueryBlock = 1024;
+  const int32_t query_block = policy.QueryBlockOf(layers.stages[stage]);
+  if (query_block < 1 || query_block > kMaxQueryBlock) {
+    return InvalidField("query_block", query_block, " is not in 0..", kMaxQueryBlock);
+  }
+  if (query_block % policy.query_block != 0) {
+    return InvalidField("query_block", query_block, " is not a multiple of the policy's ",
+                        policy.query_block);
+  }
+  const int32_t previous = stage == 0 ? query_block : policy.QueryBlockOf(layers.stages[stage - 1]);
+  return previous % query_block == 0
+             ? absl::OkStatus()
+             : InvalidField("query_block", query_block, " does not divide the previous stage's ",
+                            previous);
+}
+
 // What a stage must be to follow another.
 absl::Status CheckFollows(const PruningStage& stage, const PruningStage& previous) {
   if (previous.chunk_tokens % stage.chunk_tokens != 0) {
@@ -124,7 +144,7 @@ absl::Status CheckFollows(const PruningStage& stage, const PruningStage& previou
   return absl::OkStatus();
 }
 
-absl::Status CheckStages(const LayerPolicy& layers, int64_t sink_tokens) {
+absl::Status CheckStages(const LayerPolicy& layers, const AttentionPolicy& policy) {
   if (layers.stages.empty() || layers.stages.size() > kMaxStages) {
     return InvalidField("stages", "has ", layers.stages.size(), " entries, not 1..", kMaxStages);
   }
@@ -133,9 +153,12 @@ absl::Status CheckStages(const LayerPolicy& layers, int64_t sink_tokens) {
     if (status.ok() && stage > 0) {
       status = CheckFollows(layers.stages[stage], layers.stages[stage - 1]);
     }
-    if (status.ok() && stage == 0 && sink_tokens % layers.stages[0].chunk_tokens != 0) {
+    if (status.ok() && stage == 0 && policy.sink_tokens % layers.stages[0].chunk_tokens != 0) {
       status = InvalidField("chunk_tokens", layers.stages[0].chunk_tokens,
-                            " does not divide sink_tokens ", sink_tokens);
+                            " does not divide sink_tokens ", policy.sink_tokens);
+    }
+    if (status.ok()) {
+      status = CheckQueryBlock(layers, stage, policy);
     }
     if (!status.ok()) {
       return PrefixField(absl::StrCat("stages[", stage, "]."), status);
@@ -144,12 +167,12 @@ absl::Status CheckStages(const LayerPolicy& layers, int64_t sink_tokens) {
   return absl::OkStatus();
 }
 
-absl::Status CheckLayers(const LayerPolicy& layers, int64_t sink_tokens) {
+absl::Status CheckLayers(const LayerPolicy& layers, const AttentionPolicy& policy) {
   if (layers.window_tokens < 1 || layers.window_tokens > kMaxRegionTokens) {
     return InvalidField("window_tokens", layers.window_tokens, " is not in 1..", kMaxRegionTokens);
   }
   if (layers.middle == Middle::kStages) {
-    return CheckStages(layers, sink_tokens);
+    return CheckStages(layers, policy);
   }
   if (!layers.stages.empty()) {
     return InvalidField("stages", "has ", layers.stages.size(),
@@ -158,15 +181,15 @@ absl::Status CheckLayers(const LayerPolicy& layers, int64_t sink_tokens) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPhase(const PhasePolicy& phase, int64_t sink_tokens) {
+absl::Status CheckPhase(const PhasePolicy& phase, const AttentionPolicy& policy) {
   if (phase.first_layers < 0) {
     return InvalidField("first_layers", phase.first_layers, " is less than 0");
   }
-  if (absl::Status status = CheckLayers(phase.rest, sink_tokens); !status.ok()) {
+  if (absl::Status status = CheckLayers(phase.rest, policy); !status.ok()) {
     return PrefixField("rest.", status);
   }
   if (phase.first_layers > 0) {
-    if (absl::Status status = CheckLayers(phase.early, sink_tokens); !status.ok()) {
+    if (absl::Status status = CheckLayers(phase.early, policy); !status.ok()) {
       return PrefixField("early.", status);
     }
   }
@@ -189,8 +212,8 @@ absl::Status ValidatePolicy(const AttentionPolicy& policy) {
     return InvalidField("sink_tokens", policy.sink_tokens, " is not in 0..", kMaxRegionTokens);
   }
   RETURN_IF_ERROR(CheckRanking(policy));
-  if (policy.query_block != kBlockTokens) {
-    return InvalidField("query_block", policy.query_block, " is not ", kBlockTokens);
+  if (policy.query_block != 16 && policy.query_block != 32 && policy.query_block != 64) {
+    return InvalidField("query_block", policy.query_block, " is not 16, 32 or 64");
   }
   if (policy.query_stride < 1 || policy.query_stride > policy.query_block) {
     return InvalidField("query_stride", policy.query_stride, " is not in 1..query_block ",
@@ -200,10 +223,10 @@ absl::Status ValidatePolicy(const AttentionPolicy& policy) {
     return InvalidField("dense_below_tokens", policy.dense_below_tokens, " is less than 0");
   }
   RETURN_IF_ERROR(CheckRopeChoice("attention_rope", policy.attention_rope, RopeUse::kAttention));
-  if (absl::Status status = CheckPhase(policy.prefill, policy.sink_tokens); !status.ok()) {
+  if (absl::Status status = CheckPhase(policy.prefill, policy); !status.ok()) {
     return PrefixField("prefill.", status);
   }
-  if (absl::Status status = CheckPhase(policy.decode, policy.sink_tokens); !status.ok()) {
+  if (absl::Status status = CheckPhase(policy.decode, policy); !status.ok()) {
     return PrefixField("decode.", status);
   }
   return absl::OkStatus();

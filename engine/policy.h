@@ -54,6 +54,7 @@ struct PruningStage {
   int32_t chunk_tokens = 0;
   int32_t keep_tokens = 0;
   int32_t refresh_steps = 0;
+  int32_t query_block = 0;  ///< rows that share its selection in prefill; 0: the policy's
   RopeChoice rope;
   DescentRepresentative representative = DescentRepresentative::kFirst;  ///< kDescent only
   DescentScore descent_score = DescentScore::kFinal;                     ///< kDescent only
@@ -91,7 +92,7 @@ struct AttentionPolicy {
   int64_t sink_tokens = 0;  ///< S
   Ranking ranking = Ranking::kProbability;
   float probability_power = 1.0F;  ///< kProbabilityPower only
-  int32_t query_block = 64;        ///< rows that share a selection
+  int32_t query_block = 64;        ///< rows that are attended together
   int32_t query_stride = 1;  ///< every query_stride-th row of a block is scored, from the last
   int64_t dense_below_tokens = 0;  ///< shorter contexts are dense; 0 turns it off
   RopeChoice attention_rope;
@@ -99,6 +100,9 @@ struct AttentionPolicy {
   PhasePolicy prefill;
   PhasePolicy decode;
 
+  int32_t QueryBlockOf(const PruningStage& stage) const {
+    return stage.query_block == 0 ? query_block : stage.query_block;
+  }
   const LayerPolicy& Of(Phase phase, int32_t layer) const {
     return (phase == Phase::kPrefill ? prefill : decode).Of(layer);
   }

@@ -12,13 +12,14 @@ namespace {
 
 // Scores of one stage of a query block, which a backend keeps all at once to rank them:
 // [num_heads, scored rows, candidates] f32.
-int64_t ScoreBytes(const SessionSpec& spec, int64_t candidates) {
-  const int32_t rows = ScoredRows(spec.policy.query_block, spec.policy.query_stride);
+int64_t ScoreBytes(const SessionSpec& spec, int32_t query_block, int64_t candidates) {
+  const int32_t rows = ScoredRows(query_block, spec.policy.query_stride);
   return static_cast<int64_t>(sizeof(float)) * spec.model.num_heads * rows * candidates;
 }
 
 absl::Status CheckScores(const SessionSpec& spec,
                          const LayerPolicy& layers,
+                         Phase phase,
                          absl::string_view field,
                          int64_t max_bytes) {
   int64_t tokens = Max(0, spec.max_tokens - spec.policy.sink_tokens - layers.window_tokens);
@@ -26,26 +27,29 @@ absl::Status CheckScores(const SessionSpec& spec,
     const PruningStage& stage = layers.stages[index];
     const int64_t candidates = tokens / stage.chunk_tokens;
     const int64_t kept = Min(stage.KeepChunks(), candidates);
-    const int64_t bytes = kept == candidates ? 0 : ScoreBytes(spec, candidates);
+    const int32_t query_block =
+        phase == Phase::kPrefill ? spec.policy.QueryBlockOf(stage) : spec.policy.query_block;
+    const int64_t bytes = kept == candidates ? 0 : ScoreBytes(spec, query_block, candidates);
     if (bytes > max_bytes) {
       return InvalidField("max_tokens", spec.max_tokens, " gives policy ", field, ".stages[", index,
                           "] ", bytes, " bytes of scores for ", candidates,
                           " candidates of a query block, the limit is ", max_bytes,
-                          ": fewer tokens, larger chunks or a larger query_stride need less");
+                          ": fewer tokens, larger chunks, a larger query_stride or a smaller "
+                          "query_block need less");
     }
     tokens = kept * stage.chunk_tokens;
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckScores(const SessionSpec& spec,
-                         const PhasePolicy& phase,
-                         absl::string_view field,
-                         int64_t max_bytes) {
-  RETURN_IF_ERROR(CheckScores(spec, phase.rest, absl::StrCat(field, ".rest"), max_bytes));
-  return phase.first_layers == 0
+absl::Status CheckScores(const SessionSpec& spec, Phase phase, int64_t max_bytes) {
+  const bool prefills = phase == Phase::kPrefill;
+  const absl::string_view field = prefills ? "prefill" : "decode";
+  const PhasePolicy& policy = prefills ? spec.policy.prefill : spec.policy.decode;
+  RETURN_IF_ERROR(CheckScores(spec, policy.rest, phase, absl::StrCat(field, ".rest"), max_bytes));
+  return policy.first_layers == 0
              ? absl::OkStatus()
-             : CheckScores(spec, phase.early, absl::StrCat(field, ".early"), max_bytes);
+             : CheckScores(spec, policy.early, phase, absl::StrCat(field, ".early"), max_bytes);
 }
 
 }  // namespace
@@ -109,8 +113,8 @@ absl::Status CheckSessionSize(const SessionSpec& spec, const EngineOptions& opti
                         " bytes of tables (rotary tables, page ids, masks), the limit is ",
                         options.max_table_bytes);
   }
-  RETURN_IF_ERROR(CheckScores(spec, spec.policy.prefill, "prefill", options.max_score_bytes));
-  return CheckScores(spec, spec.policy.decode, "decode", options.max_score_bytes);
+  RETURN_IF_ERROR(CheckScores(spec, Phase::kPrefill, options.max_score_bytes));
+  return CheckScores(spec, Phase::kDecode, options.max_score_bytes);
 }
 
 }  // namespace longshore

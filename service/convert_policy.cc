@@ -124,6 +124,7 @@ absl::StatusOr<PruningStage> StageFromWire(const v1::Stage& wire, absl::string_v
   stage.chunk_tokens = wire.chunk_tokens();
   stage.keep_tokens = wire.keep_tokens();
   stage.refresh_steps = wire.refresh_steps();
+  stage.query_block = wire.query_block();
   ASSIGN_OR_RETURN(stage.rope, RopeFromWire(wire.rope(), absl::StrCat(field, ".rope")));
   RETURN_IF_ERROR(SelectorParamsFromWire(wire, field, &stage));
   return stage;
@@ -221,6 +222,7 @@ v1::Stage StageToWire(const PruningStage& stage) {
   wire.set_chunk_tokens(stage.chunk_tokens);
   wire.set_keep_tokens(stage.keep_tokens);
   wire.set_refresh_steps(stage.refresh_steps);
+  wire.set_query_block(stage.query_block);
   *wire.mutable_rope() = RopeToWire(stage.rope);
   if (stage.selector == Selector::kDescent) {
     wire.mutable_descent()->set_representative(ToWire(kRepresentatives, stage.representative));

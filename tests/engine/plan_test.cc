@@ -48,7 +48,7 @@ Clock DecodeAt(const AttentionPolicy& policy,
   state.layer = layer;
   const ItemPlan plan = PlanItem(state);
   EXPECT_EQ(plan.blocks.size(), 1U);
-  EXPECT_TRUE(plan.blocks[0].to_cache);
+  EXPECT_EQ(plan.blocks[0].stages_to_cache, 2);
   EXPECT_EQ(plan.blocks[0].regions.middle_end, plan.mask.middle_end);
   EXPECT_EQ(plan.blocks[0].selected_chunks, plan.mask.selected_chunks);
   return {plan.blocks[0].first_stale_stage, plan.blocks[0].regions.middle_end, plan.mask};
@@ -89,7 +89,8 @@ TEST(PlanItem, PrefillSelectsAfreshForEveryBlock) {
     EXPECT_EQ(plan.blocks[block].first_stale_stage, 0);
     // S + floor((p + 1 - W - S) / 64) 64 with p a multiple of 64.
     EXPECT_EQ(plan.blocks[block].regions.middle_end, plan.blocks[block].first_position - 128);
-    EXPECT_EQ(plan.blocks[block].to_cache, block == 2) << "the last block leaves its mask";
+    EXPECT_EQ(plan.blocks[block].stages_to_cache, block == 2 ? 2 : 0)
+        << "the last block leaves its mask";
   }
   EXPECT_EQ(plan.blocks[0].selected_chunks[0], 4);  // of (320 - 64) / 64 = 4
   EXPECT_EQ(plan.blocks[0].selected_chunks[1], 8);  // of 32
@@ -180,7 +181,55 @@ TEST(PlanItem, MultiRowDecodeRefreshesByItsLastRow) {
   EXPECT_EQ(plan.blocks[0].regions.middle_end, 384);
   EXPECT_EQ(plan.blocks[1].first_stale_stage, 0);  // last row 589
   EXPECT_EQ(plan.blocks[1].regions.middle_end, 448);
-  EXPECT_TRUE(plan.blocks[0].to_cache && plan.blocks[1].to_cache);
+  EXPECT_EQ(plan.blocks[0].stages_to_cache, 2);
+  EXPECT_EQ(plan.blocks[1].stages_to_cache, 2);
+}
+
+// 512..703 in rows 0..191 of the call, first stage in blocks of 128: 512..639, 640..703.
+TEST(PlanItem, BlocksShareTheSelectionOfAStageWithALargerQueryBlock) {
+  AttentionPolicy policy = SmallStandard();
+  policy.prefill.rest.stages[0].query_block = 128;
+  policy.decode.rest.stages[0].query_block = 128;
+  ItemState state = StateAt(policy, Phase::kPrefill, 512, 192);
+  state.first_row = 1000;
+  const ItemPlan plan = PlanItem(state);
+  ASSERT_EQ(plan.blocks.size(), 3U);
+  const std::array<StageRows, 3> coarse = {{{1000, 128}, {1000, 128}, {1128, 64}}};
+  const std::array<bool, 3> runs_coarse = {true, false, true};
+  const std::array<int64_t, 3> middle_end = {512 - 128, 512 - 128, 640 - 128};
+  for (size_t block = 0; block < 3; ++block) {
+    EXPECT_EQ(plan.blocks[block].stage_rows[0], coarse[block]);
+    EXPECT_EQ(plan.blocks[block].RunsStage(0), runs_coarse[block]);
+    EXPECT_TRUE(plan.blocks[block].RunsStage(1));
+    EXPECT_EQ(plan.blocks[block].stage_rows[1].rows, 64);
+    EXPECT_EQ(plan.blocks[block].regions.middle_end, middle_end[block]);
+    EXPECT_EQ(plan.blocks[block].stages_to_cache, block == 2 ? 2 : 0);
+  }
+  // The second block of a pair is the last one: the first one's coarse selection is kept, too.
+  state.rows = 128;
+  const ItemPlan pair = PlanItem(state);
+  EXPECT_EQ(pair.blocks[0].stages_to_cache, 1);
+  EXPECT_EQ(pair.blocks[1].stages_to_cache, 2);
+  // In decode every block runs what is stale for itself.
+  state.phase = Phase::kDecode;
+  const ItemPlan decode = PlanItem(state);
+  EXPECT_EQ(decode.blocks[0].stage_rows[0].rows, 64);
+  EXPECT_TRUE(decode.blocks[1].RunsStage(0));
+}
+
+TEST(PlanItem, BlocksOfOtherStylesOrWithoutStagesShareNothing) {
+  AttentionPolicy policy = SmallStandard();
+  policy.prefill.rest.stages[0].query_block = 256;
+  ItemState state = StateAt(policy, Phase::kPrefill, 512, 256);
+  state.trained_tokens = 700;  // 640..703 is the first block beyond
+  const ItemPlan plan = PlanItem(state);
+  ASSERT_EQ(plan.blocks.size(), 4U);
+  EXPECT_EQ(plan.blocks[1].stage_rows[0], (StageRows{0, 128}));
+  EXPECT_EQ(plan.blocks[2].stage_rows[0], (StageRows{128, 128}));
+  policy.dense_below_tokens = 576;  // 512..575 is dense
+  const ItemPlan dense = PlanItem(state);
+  EXPECT_EQ(dense.blocks[1].stage_rows[0], (StageRows{64, 64}));
+  EXPECT_EQ(dense.blocks[1].regions.middle_end, 576 - 128);
 }
 
 TEST(PlanItem, CrossingTheTrainedLengthRefreshesEveryStage) {
@@ -214,7 +263,7 @@ TEST(PlanItem, ShortContextsAreDenseAndLeaveNoMask) {
   state.mask = MaskAt(512, 512, 384);
   ItemPlan plan = PlanItem(state);
   EXPECT_EQ(plan.blocks[0].middle, Middle::kDense);
-  EXPECT_FALSE(plan.blocks[0].to_cache);
+  EXPECT_EQ(plan.blocks[0].stages_to_cache, 0);
   EXPECT_FALSE(plan.mask.valid);
   state.position = 514;
   state.mask = plan.mask;
@@ -258,7 +307,7 @@ TEST(PlanItem, MasksOfOtherStagesDoNotCarryOver) {
   policy.prefill = OneStage(8, 64, 4).prefill;
   ItemState state = StateAt(policy, Phase::kPrefill, 512, 64);
   const ItemPlan prefill = PlanItem(state);
-  EXPECT_FALSE(prefill.blocks[0].to_cache);
+  EXPECT_EQ(prefill.blocks[0].stages_to_cache, 0);
   EXPECT_FALSE(prefill.mask.valid);
   policy.prefill = SmallDense().prefill;
   state.mask = MaskAt(500, 500, 320);
@@ -271,7 +320,7 @@ TEST(PlanItem, StreamingHasRegionsAndNoStages) {
   EXPECT_EQ(plan.blocks[0].middle, Middle::kNone);
   EXPECT_EQ(plan.blocks[0].regions.middle_end, 501 - 128);
   EXPECT_EQ(plan.blocks[0].selected_chunks, (std::array<int32_t, kMaxStages>{}));
-  EXPECT_FALSE(plan.blocks[0].to_cache);
+  EXPECT_EQ(plan.blocks[0].stages_to_cache, 0);
   EXPECT_FALSE(plan.mask.valid);
 }
 

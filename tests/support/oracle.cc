@@ -77,12 +77,11 @@ Attention Layer::AppendAndAttend(Phase phase,
 
   trace_.clear();
   Attention attention;
-  const int64_t row_elements = int64_t{model_.heads} * model_.head_dim;
+  const Call call = {.phase = phase, .position = position, .queries = queries};
   for (int64_t first = position; first < length_;) {
     const int64_t end = BlockEnd(policy_, first, length_);
-    const auto block =
-        queries.subspan((first - position) * row_elements, (end - first) * row_elements);
-    trace_.push_back(SelectBlock(phase, first, block));
+    const auto block = Queries(call, first, end);
+    trace_.push_back(SelectBlock(call, first));
     Selection selection{.middle_end = trace_.back().middle_end, .chosen = {}};
     if (!trace_.back().stages.empty()) selection.chosen = trace_.back().stages.back().chosen;
     const Attention of_block = Attend(first, block, selection);
@@ -93,21 +92,56 @@ Attention Layer::AppendAndAttend(Phase phase,
   return attention;
 }
 
-BlockTrace Layer::SelectBlock(Phase phase, int64_t position, std::span<const double> queries) {
+// Rows [begin, end) of a call's queries.
+std::span<const double> Layer::Queries(const Call& call, int64_t begin, int64_t end) const {
+  const int64_t row_elements = int64_t{model_.heads} * model_.head_dim;
+  return call.queries.subspan((begin - call.position) * row_elements, (end - begin) * row_elements);
+}
+
+// Whether the block that holds `position` may choose together with `block`.
+bool Layer::Shares(const BlockTrace& block, int64_t position) const {
+  const int64_t last = BlockEnd(policy_, position, length_) - 1;
+  return !IsDense(model_, policy_, last) && IsBeyond(model_, last) == block.beyond;
+}
+
+// First of the rows that choose together with `block` in a stage: those of its stage's block that
+// are in the call, and near it in style.
+int64_t Layer::StageBegin(const Call& call, int stage, const BlockTrace& block) const {
+  const int64_t size = policy_.stages[stage].query_block_tokens;
+  if (call.phase == Phase::kDecode || size == 0) return block.first_position;
+  int64_t begin = std::max(call.position, block.first_position / size * size);
+  while (!Shares(block, begin)) begin = BlockEnd(policy_, begin, length_);
+  return begin;
+}
+
+// One past the last of them.
+int64_t Layer::StageEnd(const Call& call, int stage, const BlockTrace& block) const {
+  const int64_t size = policy_.stages[stage].query_block_tokens;
+  int64_t end = block.last_position + 1;
+  if (call.phase == Phase::kDecode || size == 0) return end;
+  const int64_t limit = std::min(length_, (block.first_position / size + 1) * size);
+  while (end < limit && Shares(block, end)) end = BlockEnd(policy_, end, length_);
+  return end;
+}
+
+BlockTrace Layer::SelectBlock(const Call& call, int64_t position) {
   BlockTrace block;
   block.first_position = position;
-  block.last_position = CheckedLastPosition(position, queries);
+  block.last_position = BlockEnd(policy_, position, length_) - 1;
   block.dense = IsDense(model_, policy_, block.last_position);
   block.beyond = IsBeyond(model_, block.last_position);
   if (block.dense) {
     mask_ = {};
     return block;
   }
-  block.middle_end = MiddleEnd(policy_, position);
-  if (policy_.stages.empty()) return block;
+  if (policy_.stages.empty()) {
+    block.middle_end = MiddleEnd(policy_, position);
+    return block;
+  }
+  block.middle_end = MiddleEnd(policy_, StageBegin(call, 0, block));
 
   const auto num_stages = static_cast<int>(policy_.stages.size());
-  const int first_stale = phase == Phase::kPrefill ? 0 : FirstStaleStage(block.last_position);
+  const int first_stale = call.phase == Phase::kPrefill ? 0 : FirstStaleStage(block.last_position);
   if (first_stale == 0) mask_.middle_end = block.middle_end;
   block.middle_end = mask_.middle_end;
   mask_.valid = true;
@@ -120,7 +154,9 @@ BlockTrace Layer::SelectBlock(Phase phase, int64_t position, std::span<const dou
     if (trace.refreshed) {
       const auto coarser = stage == 0 ? std::vector<int64_t>{} : mask_.stages[stage - 1].chosen;
       trace.candidates = StageCandidates(policy_, stage, mask_.middle_end, coarser);
-      trace.scores = ScoreStage(stage, position, queries, trace.candidates);
+      const int64_t begin = StageBegin(call, stage, block);
+      const auto queries = Queries(call, begin, StageEnd(call, stage, block));
+      trace.scores = ScoreStage(stage, begin, queries, trace.candidates);
       const int64_t keep = KeepCount(policy_.stages[stage], std::ssize(trace.candidates));
       mask_stage.chosen = KeepBest(trace.candidates, trace.scores, keep);
       mask_stage.refresh_position = block.last_position;
@@ -156,8 +192,10 @@ ScoreRanges Layer::ScoreStageRanges(int stage,
                                     std::span<const double> queries,
                                     std::span<const int64_t> candidates,
                                     double branch_tolerance) const {
+  const int64_t block_tokens =
+      std::max(policy_.query_block_tokens, policy_.stages.at(stage).query_block_tokens);
   const BlockRows rows{.first_position = position,
-                       .last_position = CheckedLastPosition(position, queries),
+                       .last_position = CheckedLastPosition(position, queries, block_tokens),
                        .queries = queries,
                        .keys = keys_};
   StageScorer scorer(model_, policy_, policy_.stages.at(stage), rows);
@@ -167,7 +205,7 @@ ScoreRanges Layer::ScoreStageRanges(int stage,
 Attention Layer::Attend(int64_t position,
                         std::span<const double> queries,
                         const Selection& selection) const {
-  const int64_t last_position = CheckedLastPosition(position, queries);
+  const int64_t last_position = CheckedLastPosition(position, queries, policy_.query_block_tokens);
   if (IsDense(model_, policy_, last_position)) {
     return DenseAttention(model_, position, queries, keys_, values_);
   }
@@ -213,12 +251,15 @@ Attention Layer::Attend(int64_t position,
   return attention;
 }
 
-int64_t Layer::CheckedLastPosition(int64_t position, std::span<const double> queries) const {
+int64_t Layer::CheckedLastPosition(int64_t position,
+                                   std::span<const double> queries,
+                                   int64_t query_block_tokens) const {
   const int64_t row_elements = int64_t{model_.heads} * model_.head_dim;
   Require(!queries.empty() && std::ssize(queries) % row_elements == 0, "queries are whole rows");
   const int64_t end = position + std::ssize(queries) / row_elements;
   Require(end <= length_, "the rows' keys have been appended");
-  Require(BlockEnd(policy_, position, end) == end, "the rows lie within one query block");
+  Require((end - 1) / query_block_tokens == position / query_block_tokens,
+          "the rows lie within one query block");
   return end - 1;
 }
 

@@ -77,8 +77,8 @@ class Layer {
   const std::vector<BlockTrace>& trace() const { return trace_; }
 
   /// Ranking scores of given candidates for a block of rows at `position`; the block must lie
-  /// within one query block and its keys must have been appended. Whether the layer is beyond
-  /// follows from the block's last position.
+  /// within one query block of the stage and its keys must have been appended. Whether the layer is
+  /// beyond follows from the block's last position.
   std::vector<double> ScoreStage(int stage,
                                  int64_t position,
                                  std::span<const double> queries,
@@ -118,9 +118,22 @@ class Layer {
                             std::span<const double> queries,
                             std::span<const double> keys,
                             std::span<const double> values);
-  BlockTrace SelectBlock(Phase phase, int64_t position, std::span<const double> queries);
+  // The rows of one call.
+  struct Call {
+    Phase phase = Phase::kDecode;
+    int64_t position = 0;
+    std::span<const double> queries;
+  };
+
+  BlockTrace SelectBlock(const Call& call, int64_t position);
+  int64_t StageBegin(const Call& call, int stage, const BlockTrace& block) const;
+  int64_t StageEnd(const Call& call, int stage, const BlockTrace& block) const;
+  bool Shares(const BlockTrace& block, int64_t position) const;
+  std::span<const double> Queries(const Call& call, int64_t begin, int64_t end) const;
   int FirstStaleStage(int64_t last_position) const;
-  int64_t CheckedLastPosition(int64_t position, std::span<const double> queries) const;
+  int64_t CheckedLastPosition(int64_t position,
+                              std::span<const double> queries,
+                              int64_t query_block_tokens) const;
 
   Model model_;
   Policy policy_;

@@ -81,6 +81,9 @@ struct Stage {
   int64_t chunk_tokens = 1;
   int64_t keep_tokens = 1;    ///< a multiple of chunk_tokens
   int64_t refresh_steps = 1;  ///< a multiple of the next finer stage's
+  /// In prefill: rows that choose together, from absolute multiples of it. A multiple of the next
+  /// finer stage's, the last one's of the policy's; 0 = as many as the policy says.
+  int64_t query_block_tokens = 0;
   RopeStyle rope_within = RopeStyle::kTruePositions;
   RopeStyle rope_beyond = RopeStyle::kRelative;
   SelfExtend self_extend = {};                             ///< with kSelfExtend only

@@ -74,6 +74,7 @@ oracle::Stage OracleStage(const PruningStage& stage) {
           .chunk_tokens = stage.chunk_tokens,
           .keep_tokens = stage.keep_tokens,
           .refresh_steps = stage.refresh_steps,
+          .query_block_tokens = stage.query_block,
           .rope_within = OracleStyle(stage.rope.within_trained),
           .rope_beyond = OracleStyle(stage.rope.beyond_trained),
           .self_extend = OracleSelfExtend(stage.rope),
