@@ -42,6 +42,7 @@ say "Python tests"
 export LONGSHORED="$LONGSHORE_ROOT/build/release/service/longshored"
 export LONGSHORE_MODEL="$MODEL" LONGSHORE_DOCUMENT="$DOCUMENT"
 "$VENV/bin/python" -m pytest -q client/python/tests
+"$VENV/bin/python" -m pytest -q tests/bench
 
 if [ -z "$QUICK" ]; then
   say "End to end, on a real model"

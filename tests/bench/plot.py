@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the recorded results: results/passkey.png, results/perplexity.png and the table results/README.md.
+"""Draws the recorded results: passkey.png, perplexity.png, attention_mass.png; and their table, README.md.
 
 Of each id only the latest line counts. A file that is not there is left out.
 
@@ -16,10 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import mass_table
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import plot_mass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from record import RESULTS
@@ -166,7 +168,7 @@ def write_figures(results: Path) -> list[str]:
         drawn.axes[0].set_ylabel("perplexity")
         drawn.savefig(results / "perplexity.png", dpi=110)
         written.append("perplexity.png")
-    return written
+    return written + plot_mass.write_figure(latest(results / "attention_mass.jsonl"), results)
 
 
 def table(results: Path, figures: list[str]) -> str:
@@ -201,6 +203,8 @@ def table(results: Path, figures: list[str]) -> str:
             text.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         devices = sorted({line["device"] for line in lines})
         text += ["", f"Measured on: {'; '.join(devices)}."]
+    if masses := latest(results / "attention_mass.jsonl"):
+        text += ["", "## attention_mass.jsonl", "", mass_table.table(masses)]
     return "\n".join(text) + "\n"
 
 
