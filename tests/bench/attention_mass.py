@@ -60,6 +60,7 @@ class Method:
     stages: tuple[tuple[str, int, int], ...]
     rankings: tuple[str, ...]
     query_stride: int = 1
+    style: str = "true_positions"  # of the rotary ids while pruning; the mass is that of true positions
 
     def at(self, budget_tokens: int) -> list[Stage]:
         return [Stage(selector, chunk, times * budget_tokens) for selector, chunk, times in self.stages]
@@ -69,6 +70,7 @@ BOUNDS_EXACT = (("bounds", 64, 4), ("exact", 8, 1))  # standard: 8192 -> 2048
 METHODS = (
     Method("bounds_exact", BOUNDS_EXACT, selection.RANKINGS),
     Method("bounds_exact_stride4", BOUNDS_EXACT, ("probability",), query_stride=4),
+    Method("bounds_exact_relative", BOUNDS_EXACT, ("probability", "probability_sum"), style="relative"),
     Method("exact", (("exact", 8, 1),), selection.RANKINGS),
     Method("bounds", (("bounds", 64, 1),), ("probability", "probability_sum", "score_max")),
     # paper-3k: 32768 -> 8192 -> 2048
@@ -76,6 +78,12 @@ METHODS = (
         "descent",
         (("descent", 256, 16), ("descent", 32, 4), ("descent", 8, 1)),
         ("score_max", "probability", "probability_sum"),
+    ),
+    # The same with no more candidates in the finer stages than bounds_exact has.
+    Method(
+        "descent_narrow",
+        (("descent", 256, 4), ("descent", 32, 2), ("descent", 8, 1)),
+        ("score_max", "probability"),
     ),
     Method("block_mean", (("mean", 64, 1),), ("probability", "probability_sum")),
     Method("block_mean_8", (("mean", 8, 1),), ("probability", "probability_sum")),
@@ -127,42 +135,59 @@ def decode_positions() -> list[int]:
 
 
 class Layer:
-    """One layer's rotated queries and keys."""
+    """One layer's rotated queries and keys, by the style of their rotary ids.
+
+    queries  [tokens, heads, head_dim]      scaled
+    keys     [kv_heads, tokens, head_dim]   in that order in memory, for the matrix products
+    """
 
     def __init__(self, captured: Capture, shape: ModelShape, layer: int) -> None:
-        turn = turns(shape.rope_tables[0], 0, TOKENS)
-        self._queries = rotate(captured.queries(layer), turn) * np.float32(shape.head_dim**-0.5)
-        # [kv_heads, tokens, head_dim], in that order in memory for the matrix products.
-        self._keys = np.ascontiguousarray(rotate(captured.keys(layer), turn).swapaxes(0, 1))
+        rope = shape.rope_tables[0]
+        scale = np.float32(shape.head_dim**-0.5)
+        queries, keys = captured.queries(layer), captured.keys(layer)
+        own = turns(rope, 0, TOKENS)
+        # `relative`: every key W behind the query. Any common shift gives the same scores.
+        behind = turns(rope, WINDOW_TOKENS, 1)
+        self._queries = {
+            "true_positions": rotate(queries, own) * scale,
+            "relative": rotate(queries, behind) * scale,
+        }
+        self._keys = {
+            "true_positions": np.ascontiguousarray(rotate(keys, own).swapaxes(0, 1)),
+            "relative": np.ascontiguousarray(keys.swapaxes(0, 1)),
+        }
 
-    def middle(self, position: int, rows: Sequence[int]) -> Middle:
+    def middle(self, position: int, rows: Sequence[int], style: str = "true_positions") -> Middle:
         """The middle of a block that begins at `position`, as the queries at `rows` see it."""
         chunks = (FINEST_FIRST_CHUNK, COARSEST_CHUNK)
         ends = {selection.middle_end(position, SINK_TOKENS, WINDOW_TOKENS, chunk) for chunk in chunks}
         if len(ends) != 1:
-            raise ValueError(
-                f"at position {position} the middle depends on the chunk size: it ends at {ends}"
-            )
-        return Middle(self._queries[rows], self._keys[:, SINK_TOKENS : ends.pop()])
+            raise ValueError(f"at {position} the middle depends on the chunk size: it ends at {ends}")
+        return Middle(self._queries[style][rows], self._keys[style][:, SINK_TOKENS : ends.pop()])
 
     def middle_share(self, position: int, middle: Middle) -> Floats:
         """Share of all attention of the row at `position` that the middle has: [heads]."""
-        everything = Middle(self._queries[[position]], self._keys[:, : position + 1]).logits[:, 0]
+        queries, keys = self._queries["true_positions"], self._keys["true_positions"]
+        everything = Middle(queries[[position]], keys[:, : position + 1]).logits[:, 0]
         of_middle = selection.log_sum_exp(middle.logits[:, 0], axis=1)
         return np.exp(of_middle - selection.log_sum_exp(everything, axis=1))
 
 
 def selections(
-    kind: str, middles: dict[int, Middle]
-) -> Iterator[tuple[int, Method, str, npt.NDArray[np.int64]]]:
-    """(budget, method, ranking, selected tokens) of every method; middles by query stride."""
-    for method in METHODS:
-        if kind == "decode" and method.query_stride > 1:
-            continue  # of one row every row is scored
+    layer: Layer, kind: str, position: int, rows: Sequence[int]
+) -> Iterator[tuple[int, Method, str, selection.Ints]]:
+    """(budget, method, ranking, selected tokens) of every method for the block at `position`."""
+    # Of one row every row is scored, whatever the stride.
+    methods = [method for method in METHODS if kind == "prefill" or method.query_stride == 1]
+    views = {(method.style, method.query_stride) for method in methods}
+    middles = {
+        (style, stride): layer.middle(position, rows[::-1][::stride], style) for style, stride in views
+    }
+    for method in methods:
         for ranking in method.rankings:
             for budget in BUDGETS:
                 stages = method.at(budget)
-                kept = selection.select(middles[method.query_stride], stages, Ranking(ranking))
+                kept = selection.select(middles[method.style, method.query_stride], stages, Ranking(ranking))
                 yield budget, method, ranking, selection.tokens_of(kept[-1], stages[-1].chunk_tokens)
 
 
@@ -171,15 +196,15 @@ def study_layer(layer: Layer) -> dict[str, Floats]:
     found: dict[str, list[Floats]] = {}
     for block in block_positions():
         rows = range(block, block + BLOCK_ROWS)
-        middles = {stride: layer.middle(block, rows[::-1][::stride]) for stride in (1, 4)}
-        for budget, method, ranking, tokens in selections("prefill", middles):
-            kept = selection.mass_kept(middles[1], tokens).mean(axis=1)
+        middle = layer.middle(block, rows)
+        for budget, method, ranking, tokens in selections(layer, "prefill", block, rows):
+            kept = selection.mass_kept(middle, tokens).mean(axis=1)
             found.setdefault(Case("prefill", budget, method.name, ranking).id, []).append(kept)
     for position in decode_positions():
-        chooser = layer.middle(position, [position])
         later = layer.middle(position, [position + age for age in AGES])
+        chooser = layer.middle(position, [position])
         found.setdefault("middle_share", []).append(layer.middle_share(position, chooser))
-        for budget, method, ranking, tokens in selections("decode", {1: chooser}):
+        for budget, method, ranking, tokens in selections(layer, "decode", position, [position]):
             kept = selection.mass_kept(later, tokens)  # [heads, ages]
             for column, age in enumerate(AGES):
                 case = Case("decode", budget, method.name, ranking, age)

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 NAMES = {
     "bounds_exact": "bounds 64, then exact 8 (`standard`)",
-    "bounds_exact_stride4": "the same, every 4th row scored (`standard` in prefill)",
+    "bounds_exact_stride4": "... every 4th row scored (`standard` in prefill)",
+    "bounds_exact_relative": "... pruned at `relative` positions",
     "exact": "exact 8 alone",
     "bounds": "bounds 64 alone",
     "descent": "descent 256, 32, 8 (`paper-3k`)",
+    "descent_narrow": "... at most 4 times the budget in any stage",
     "block_mean": "mean key of 64 tokens",
     "block_mean_8": "mean key of 8 tokens",
     "best_chunks_64": "best possible 64-token chunks",

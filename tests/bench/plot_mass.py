@@ -17,10 +17,12 @@ METHODS = {
     "exact": ("exact 8", "#2e8b57", "probability"),
     "bounds_exact": ("bounds 64, exact 8", "#1b6ca8", "probability"),
     "bounds_exact_stride4": ("... every 4th row scored", "#1b6ca8", None),
+    "bounds_exact_relative": ("... pruned at `relative` ids", "#1b6ca8", None),
     "bounds": ("bounds 64", "#7fb2d9", "probability"),
     "block_mean_8": ("mean key of 8", "#b58cc4", "probability"),
     "block_mean": ("mean key of 64", "#7d5a8c", "probability"),
     "descent": ("descent 256, 32, 8", "#d1782b", "score_max"),
+    "descent_narrow": ("... stages of 4, 2, 1 budgets", "#d1782b", None),
 }
 PREFILL_ALPHA = 0.45
 
@@ -48,7 +50,7 @@ def _draw_fresh(axis: Axes, found: Lines, budget: int) -> None:
             axis.text(high + 0.7, place + shift, f"{line['value']:.0f}", va="center", size=7, color="#444444")
     axis.set_yticks(places, labels, size=8)
     axis.set_ylim(place + 0.8, 0.2)
-    axis.set_xlim(0, 100)
+    axis.set_xlim(0, 80)
     axis.set_xlabel("% of the middle's attention kept; line: 95 % interval")
     axis.set_title(f"fresh selections of {budget} tokens\ndecode (full colour) and prefill (pale)", size=10)
     axis.grid(axis="x", color="#e6e6e6", lw=0.7)
@@ -91,6 +93,6 @@ def write_figure(lines: Sequence[dict], results: Path) -> list[str]:
     _draw_ages(ages, found, budget)
     model = found.share["shapes"].split(",")[0]
     figure.suptitle(f"How much of the middle's attention does a selection keep?\n{model}", size=12)
-    figure.savefig(results / "attention_mass.png", dpi=110)
+    figure.savefig(results / "attention_mass.png", dpi=100)
     plt.close(figure)
     return ["attention_mass.png"]
