@@ -14,6 +14,19 @@ constexpr int64_t kMaxRegionTokens = int64_t{1} << 24;  // ids and counts of reg
 
 enum class RopeUse : uint8_t { kPruning, kAttention };
 
+const char* NameOf(RopeStyle style) {
+  switch (style) {
+    case RopeStyle::kTruePositions: return "true_positions";
+    case RopeStyle::kRelative: return "relative";
+    case RopeStyle::kChunkIndexed: return "chunk_indexed";
+    case RopeStyle::kInfLlm: return "infllm";
+    case RopeStyle::kDynamicExtend: return "dynamic_extend";
+    case RopeStyle::kSelfExtend: return "self_extend";
+    case RopeStyle::kStreaming: return "streaming";
+  }
+  return "?";
+}
+
 absl::Status CheckRope(absl::string_view field, RopeStyle style, RopeUse use) {
   const bool pruning = use == RopeUse::kPruning;
   switch (style) {
@@ -22,11 +35,12 @@ absl::Status CheckRope(absl::string_view field, RopeStyle style, RopeUse use) {
     case RopeStyle::kDynamicExtend:
     case RopeStyle::kSelfExtend: return absl::OkStatus();
     case RopeStyle::kRelative:
-      return pruning ? absl::OkStatus() : InvalidField(field, "relative is for pruning only");
     case RopeStyle::kChunkIndexed:
-      return pruning ? absl::OkStatus() : InvalidField(field, "chunk_indexed is for pruning only");
+      return pruning ? absl::OkStatus()
+                     : InvalidField(field, NameOf(style), " is for pruning only");
     case RopeStyle::kStreaming:
-      return pruning ? InvalidField(field, "streaming is for attention only") : absl::OkStatus();
+      return pruning ? InvalidField(field, NameOf(style), " is for attention only")
+                     : absl::OkStatus();
   }
   return InvalidField(field, "is not a rotary style");
 }
@@ -53,7 +67,8 @@ absl::Status CheckRopeChoice(absl::string_view field, const RopeChoice& rope, Ro
 absl::Status CheckBoundsRope(absl::string_view field, RopeStyle style) {
   return style == RopeStyle::kTruePositions || PruneKeysAreUnrotated(style)
              ? absl::OkStatus()
-             : InvalidField(field, "is not true_positions, relative or infllm, which bounds needs");
+             : InvalidField(field, NameOf(style),
+                            " is not true_positions, relative or infllm, which bounds needs");
 }
 
 absl::Status CheckBounds(const PruningStage& stage) {
@@ -94,7 +109,11 @@ absl::Status CheckSelector(const PruningStage& stage) {
 // Budgets of one stage alone.
 absl::Status CheckStage(const PruningStage& stage) {
   RETURN_IF_ERROR(CheckSelector(stage));
-  if (stage.keep_tokens < stage.chunk_tokens || stage.keep_tokens % stage.chunk_tokens != 0) {
+  if (stage.keep_tokens < stage.chunk_tokens) {
+    return InvalidField("keep_tokens", stage.keep_tokens, " is less than chunk_tokens ",
+                        stage.chunk_tokens);
+  }
+  if (stage.keep_tokens % stage.chunk_tokens != 0) {
     return InvalidField("keep_tokens", stage.keep_tokens, " is not a multiple of chunk_tokens ",
                         stage.chunk_tokens);
   }

@@ -99,7 +99,8 @@ absl::Status SelectorParamsFromWire(const v1::Stage& wire,
   if (wire.has_descent()) {
     const std::string descent = absl::StrCat(field, ".descent");
     if (stage->selector != Selector::kDescent) {
-      return InvalidField(descent, "is set, and selector is not SELECTOR_DESCENT");
+      return InvalidField(descent, "is set, and selector is ", v1::Selector_Name(wire.selector()),
+                          ", not SELECTOR_DESCENT");
     }
     ASSIGN_OR_RETURN(stage->representative,
                      FromWire(kRepresentatives, wire.descent().representative(),
@@ -109,8 +110,8 @@ absl::Status SelectorParamsFromWire(const v1::Stage& wire,
   }
   if (wire.has_probes()) {
     if (stage->selector != Selector::kProbes) {
-      return InvalidField(absl::StrCat(field, ".probes"),
-                          "is set, and selector is not SELECTOR_PROBES");
+      return InvalidField(absl::StrCat(field, ".probes"), "is set, and selector is ",
+                          v1::Selector_Name(wire.selector()), ", not SELECTOR_PROBES");
     }
     stage->probes = wire.probes().probes();
   }
@@ -150,7 +151,8 @@ absl::StatusOr<PhasePolicy> PhaseFromWire(const v1::PhasePolicy& wire, absl::str
   if (phase.first_layers > 0) {
     ASSIGN_OR_RETURN(phase.early, LayerFromWire(wire.early(), absl::StrCat(field, ".early")));
   } else if (wire.has_early()) {
-    return InvalidField(absl::StrCat(field, ".early"), "is set, and first_layers is 0");
+    return InvalidField(absl::StrCat(field, ".early"), "is set, and first_layers is ",
+                        wire.first_layers());
   }
   return phase;
 }

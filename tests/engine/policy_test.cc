@@ -96,7 +96,7 @@ TEST(Policy, StagesAreNamedWithBothNumbers) {
       {[](AttentionPolicy* p) { Stage(p, 1)->keep_tokens = 60; },
        "decode.rest.stages[1].keep_tokens", "60 is not a multiple of chunk_tokens 8"},
       {[](AttentionPolicy* p) { Stage(p, 1)->keep_tokens = 0; },
-       "decode.rest.stages[1].keep_tokens", "0 is not a multiple of chunk_tokens 8"},
+       "decode.rest.stages[1].keep_tokens", "0 is less than chunk_tokens 8"},
       {[](AttentionPolicy* p) { Stage(p, 0)->keep_tokens = 16777280; },
        "decode.rest.stages[0].keep_tokens", "16777280 is more than 16777216"},
       {[](AttentionPolicy* p) { Stage(p, 1)->keep_tokens = 264; },
@@ -153,10 +153,10 @@ TEST(Policy, SelectorsHaveRulesOfTheirOwn) {
       {probes(16), "decode.rest.stages[1].probes.probes", "16 is not a power of two in 1..8"},
       {[](AttentionPolicy* p) { Stage(p, 0)->rope.within_trained = RopeStyle::kChunkIndexed; },
        "decode.rest.stages[0].rope.within_trained",
-       "is not true_positions, relative or infllm, which bounds needs"},
+       "chunk_indexed is not true_positions, relative or infllm, which bounds needs"},
       {[](AttentionPolicy* p) { Stage(p, 0)->rope.beyond_trained = RopeStyle::kDynamicExtend; },
        "decode.rest.stages[0].rope.beyond_trained",
-       "is not true_positions, relative or infllm, which bounds needs"},
+       "dynamic_extend is not true_positions, relative or infllm, which bounds needs"},
   });
   AttentionPolicy policy = SmallStandard();
   probes(4)(&policy);

@@ -102,6 +102,31 @@ TEST(ConvertPolicy, EveryUnsetOrWrongFieldIsNamed) {
   }
 }
 
+TEST(ConvertPolicy, WhatDoesNotBelongTogetherIsSaid) {
+  struct Case {
+    std::function<void(v1::PhasePolicy*)> spoil;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {[](auto* decode) { decode->mutable_rest()->mutable_stages(1)->mutable_descent(); },
+       "rest.stages[1].descent is set, and selector is SELECTOR_EXACT, not SELECTOR_DESCENT"},
+      {[](auto* decode) { decode->mutable_rest()->mutable_stages(0)->mutable_probes(); },
+       "rest.stages[0].probes is set, and selector is SELECTOR_BOUNDS, not SELECTOR_PROBES"},
+      {[](auto* decode) { decode->mutable_early(); }, "early is set, and first_layers is 0"},
+      {[](auto* decode) {
+         decode->mutable_early();
+         decode->set_first_layers(-2);
+       },
+       "early is set, and first_layers is -2"},
+  };
+  for (const Case& spoiled : cases) {
+    v1::PolicySpec spec = Full("standard");
+    spoiled.spoil(spec.mutable_policy()->mutable_decode());
+    EXPECT_EQ(PolicyFromWire(spec, "policy").status().message(),
+              "policy.policy.decode." + spoiled.message);
+  }
+}
+
 TEST(ConvertPolicy, SelectorsBringTheirParameters) {
   v1::PolicySpec spec = Full("standard");
   v1::Stage* stage = spec.mutable_policy()->mutable_decode()->mutable_rest()->mutable_stages(1);
