@@ -3,11 +3,8 @@
 // LONGSHORE_UPDATE_GOLDEN=1, which rewrites the copy, and read the diff: only added lines are
 // compatible (proto/README.md).
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -18,6 +15,7 @@
 #include "longshore/v1/region.pb.h"
 #include "longshore/v1/server.pb.h"
 #include "longshore/v1/session.pb.h"
+#include "tests/support/golden_file.h"
 
 namespace longshore {
 namespace {
@@ -28,18 +26,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
-
-// The folder that holds proto/ and tests/: above this test's program.
-std::filesystem::path SourceRoot() {
-  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-#ifdef LONGSHORE_SOURCE_DIR
-  folder = LONGSHORE_SOURCE_DIR;
-#endif
-  while (folder.has_relative_path() && !std::filesystem::exists(folder / "proto/longshore/v1")) {
-    folder = folder.parent_path();
-  }
-  return folder;
-}
 
 void RenderEnum(const EnumDescriptor& descriptor, std::string* text) {
   absl::StrAppend(text, "enum ", descriptor.full_name(), "\n");
@@ -118,15 +104,7 @@ TEST(ProtoGolden, TheContractIsTheCommittedOne) {
     ASSERT_NE(file, nullptr) << name << " is not linked into this test";
     absl::StrAppend(&rendered, RenderFile(*file), "\n");
   }
-  const std::filesystem::path golden = root / "tests/service/proto_golden.txt";
-  if (std::getenv("LONGSHORE_UPDATE_GOLDEN") != nullptr) {  // NOLINT(concurrency-mt-unsafe)
-    std::ofstream(golden) << rendered;
-    GTEST_SKIP() << "rewrote " << golden;
-  }
-  std::ostringstream committed;
-  committed << std::ifstream(golden).rdbuf();
-  EXPECT_EQ(rendered, committed.str())
-      << "the wire contract changed. On purpose? LONGSHORE_UPDATE_GOLDEN=1 rewrites " << golden;
+  ExpectGolden("tests/service/proto_golden.txt", rendered);
 }
 
 }  // namespace
