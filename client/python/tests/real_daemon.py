@@ -14,13 +14,13 @@ import longshore
 
 
 @contextmanager
-def real_daemon(folder: Path) -> Iterator[str]:
+def real_daemon(folder: Path, metrics_listen: str = "") -> Iterator[str]:
     """Runs it at folder/longshored.sock; yields that target. Skips the test without LONGSHORED."""
     path = os.environ.get("LONGSHORED")
     if path is None:
         pytest.skip("NOT TESTED against the real daemon: set LONGSHORED to the built longshored")
     target = f"unix:{folder}/longshored.sock"
-    flags = [f"--listen={target}", "--pool-bytes=256MiB", "--metrics-listen="]
+    flags = [f"--listen={target}", "--pool-bytes=256MiB", f"--metrics-listen={metrics_listen}"]
     with (folder / "log").open("wb") as log, subprocess.Popen([path, *flags], stderr=log) as daemon:
         try:
             longshore.connect(target, wait_seconds=20).close()

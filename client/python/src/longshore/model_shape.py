@@ -97,6 +97,16 @@ class ModelShape:
     layer_sliding_window: Sequence[int] = ()
     sink_logits: npt.NDArray[np.floating] | None = field(default=None, repr=False)
 
+    def rope_table(self, layer: int) -> RopeTable | None:
+        """The rotary embedding of a layer, None for a layer without."""
+        default = 0 if self.rope_tables else -1
+        index = self.layer_rope_table[layer] if self.layer_rope_table else default
+        return None if index < 0 else self.rope_tables[index]
+
+    def sliding_window(self, layer: int) -> int:
+        """Tokens that a query of a layer sees, itself included; 0: all."""
+        return self.layer_sliding_window[layer] if self.layer_sliding_window else 0
+
     def to_wire(self) -> model_pb2.ModelShape:
         sinks = () if self.sink_logits is None else np.ravel(self.sink_logits).tolist()
         return model_pb2.ModelShape(

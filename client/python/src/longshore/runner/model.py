@@ -76,10 +76,7 @@ def decoder_layer(
 
 def load_model(path: str | Path) -> Model:
     """Reads a Llama GGUF, weights to float32. Raises RunnerError for what is not computed here."""
-    file = GgufFile(path)
-    architecture = file.value("general.architecture", str)
-    if architecture != "llama":
-        raise RunnerError(f"{path} is a {architecture!r} model; this runner computes 'llama' only")
+    file = _open_llama(path)
     hidden = file.value("llama.embedding_length", int)
     ffn = file.value("llama.feed_forward_length", int)
     shape = _read_shape(file, hidden)
@@ -98,6 +95,20 @@ def load_model(path: str | Path) -> Model:
         output=embedding if tied else file.tensor("output.weight", vocabulary, hidden),
         tokenizer=tokenizer,
     )
+
+
+def load_shape(path: str | Path) -> ModelShape:
+    """What load_model reads of attention, without the weights. Raises RunnerError as it does."""
+    file = _open_llama(path)
+    return _read_shape(file, file.value("llama.embedding_length", int))
+
+
+def _open_llama(path: str | Path) -> GgufFile:
+    file = GgufFile(path)
+    architecture = file.value("general.architecture", str)
+    if architecture != "llama":
+        raise RunnerError(f"{path} is a {architecture!r} model; this runner computes 'llama' only")
+    return file
 
 
 def _read_shape(file: GgufFile, hidden: int) -> ModelShape:
