@@ -15,9 +15,9 @@ from real_daemon import real_daemon
 PACKAGE = Path(__file__).parents[1]
 
 
-def example(readme: Path) -> str:
-    """The first block of Python."""
-    text = readme.read_text()
+def example(readme: Path, heading: str = "") -> str:
+    """The first block of Python after a heading."""
+    text = readme.read_text().split(heading, 1)[1] if heading else readme.read_text()
     return text[text.index("```python") + len("```python") :].split("```")[0]
 
 
@@ -44,6 +44,18 @@ def test_the_example(
     out, lse = dense_attention(model, to_float64(q[:1]), keys, values)
     np.testing.assert_allclose(left["out"], out, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(left["lse"], lse, rtol=1e-5, atol=1e-6)
+
+
+def test_the_example_of_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    heading = "\n## Policies\n"
+    exec(compile(example(PACKAGE / "README.md", heading), "README.md", "exec"), {})
+    *table, average = capsys.readouterr().out.splitlines()
+    assert float(average) > 0
+    printed = (PACKAGE / "README.md").read_text().split(heading)[1].split("```\n")[1]
+    shown = [line.removeprefix("    ") for line in printed.splitlines() if line.startswith("    ")]
+    begin = table.index(shown[0])
+    end = shown.index("python -m longshore.policy list")
+    assert table[begin : begin + end] == shown[:end]
 
 
 @pytest.mark.daemon
