@@ -11,7 +11,7 @@ from longshore.model_shape import ModelShape
 from longshore.policy import layer_step, session_size, table
 from longshore.policy.engine_data import DEFAULT_LIMITS, SessionLimits
 from longshore.policy.layer_step import Clock, LayerStep, QueryBlock
-from longshore.policy.policy_check import style_name
+from longshore.policy.policy_check import query_block_of, style_name
 from longshore.policy.refusal import refuse
 from longshore.policy.validation import in_full, validate
 
@@ -157,7 +157,7 @@ def explain(
         dense_below_tokens=full.dense_below_tokens,
         extension=wire.Extension.Name(full.extension).removeprefix("EXTENSION_").lower(),
         decode=view.phase(full.decode, last, decodes=True),
-        prefill=view.phase(full.prefill, layer_step.block_start(last), decodes=False),
+        prefill=view.phase(full.prefill, layer_step.block_start(last, full.query_block), decodes=False),
         memory=SessionMemory(
             page_bytes=page_bytes,
             summary_bytes=page_bytes // 32,  # 1/64 for each of two kinds
@@ -204,8 +204,13 @@ class _View:
         trained = self._trained_tokens(layer)
         layers = session_size.layers_of(phase, layer)
         key_bytes = session_size.token_bytes(shape)
+        chosen_from = first_position
+        if layers.stages and not decodes:
+            rows = query_block_of(self.policy, layers.stages[0])
+            chosen_from = layer_step.block_start(first_position, rows)
         block = QueryBlock(
             first_position=first_position,
+            chosen_from=chosen_from,
             end=self.context_tokens,
             sink_tokens=self.policy.sink_tokens,
             token_bytes=key_bytes,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longshore._proto.longshore.v1 import policy_pb2 as wire
-from longshore.policy.policy_check import PAGE_TOKENS, style_name
+from longshore.policy.policy_check import style_name
 
 Counts = npt.NDArray[np.int64]
 
@@ -46,7 +46,8 @@ class StageReads:
     kept_chunks    of them; a stage that keeps all scores none and reads nothing
     keep_tokens    its budget
     rope           the style of its rotary ids at this context
-    read_bytes     to score all candidates; of descent at most: its ways differ in length, and meet
+    read_bytes     to score all candidates, once for all rows that share the choice; of descent at
+                   most: its ways differ in length, and meet
     """
 
     selector: str
@@ -64,6 +65,7 @@ class QueryBlock:
     """Whose step it is.
 
     first_position, end  positions of the rows: [first_position, end)
+    chosen_from          first position of the coarsest stage's query block, which fixes the middle
     sink_tokens          of the policy
     token_bytes          of a key of one layer, all KV heads; its value has as many
     head_bytes           of a key of one KV head
@@ -72,6 +74,7 @@ class QueryBlock:
     """
 
     first_position: int
+    chosen_from: int
     end: int
     sink_tokens: int
     token_bytes: int
@@ -107,7 +110,7 @@ def pruned_step(block: QueryBlock, layers: wire.LayerPolicy, ages: int) -> Layer
     age = np.arange(ages, dtype=np.int64)
     chunk = layers.stages[0].chunk_tokens if layers.stages else 1
     # The middle's end M stays where it was when the coarsest stage refreshed; the window grows.
-    refreshed_at = block.first_position - (age if layers.stages else 0 * age)
+    refreshed_at = block.chosen_from - (age if layers.stages else 0 * age)
     older = refreshed_at + 1 - layers.window_tokens - block.sink_tokens
     middle = np.maximum(0, older // chunk * chunk)
     reads = np.zeros_like(age)
@@ -191,6 +194,6 @@ def clock_steps(layers: wire.LayerPolicy, context_tokens: int) -> int:
     return min(layers.stages[0].refresh_steps, context_tokens) if layers.stages else 1
 
 
-def block_start(position: int) -> int:
-    """First position of the query block that a prefill would have `position` in."""
-    return position // PAGE_TOKENS * PAGE_TOKENS
+def block_start(position: int, rows: int) -> int:
+    """First position of the query block of `rows` rows that a prefill would have `position` in."""
+    return position // rows * rows

@@ -11,7 +11,9 @@ from typing import Any
 from longshore._proto.longshore.v1 import policy_pb2 as wire
 from longshore.policy.refusal import number, refuse
 
-PAGE_TOKENS = 64  # of a page, of a key summary and of a query block
+PAGE_TOKENS = 64  # of a page and of a key summary
+_QUERY_BLOCKS = (16, 32, 64)
+_MAX_STAGE_QUERY_BLOCK = 1024
 _MAX_REGION_TOKENS = 1 << 24
 _MAX_STAGES = 4
 _MAX_POWER = 1024.0
@@ -31,6 +33,11 @@ def style_name(style: wire.RopeStyle) -> str:
     return wire.RopeStyle.Name(style).removeprefix("ROPE_STYLE_").lower()
 
 
+def query_block_of(policy: wire.AttentionPolicy, stage: wire.Stage) -> int:
+    """Rows of a prefill that share the stage's selection."""
+    return stage.query_block or policy.query_block
+
+
 def check_written(policy: wire.AttentionPolicy, at: str) -> None:
     """What is written in full at the field `at` of a request: enums set, nothing out of place."""
     _check_enum(f"{at}.ranking", policy.ranking, wire.Ranking)
@@ -46,15 +53,15 @@ def check_values(policy: wire.AttentionPolicy, at: str) -> None:
     power = policy.probability_power
     if policy.ranking == wire.RANKING_PROBABILITY_POWER and not 1.0 <= power <= _MAX_POWER:
         refuse(f"{at}.probability_power", f"{number(power)} is not in 1..{number(_MAX_POWER)}")
-    if policy.query_block != PAGE_TOKENS:
-        refuse(f"{at}.query_block", f"{policy.query_block} is not {PAGE_TOKENS}")
+    if policy.query_block not in _QUERY_BLOCKS:
+        refuse(f"{at}.query_block", f"{policy.query_block} is not 16, 32 or 64")
     if not 1 <= policy.query_stride <= policy.query_block:
         what = f"{policy.query_stride} is not in 1..query_block {policy.query_block}"
         refuse(f"{at}.query_stride", what)
     _check_at_least(f"{at}.dense_below_tokens", policy.dense_below_tokens, 0)
     _check_rope(f"{at}.attention_rope", policy.attention_rope, pruning=False)
-    _check_phase(f"{at}.prefill", policy.prefill, policy.sink_tokens)
-    _check_phase(f"{at}.decode", policy.decode, policy.sink_tokens)
+    _check_phase(f"{at}.prefill", policy.prefill, policy)
+    _check_phase(f"{at}.decode", policy.decode, policy)
 
 
 def _check_enum(field: str, value: int, kind: Any) -> None:
@@ -122,33 +129,35 @@ def _styles(rope: wire.RopeChoice) -> tuple[tuple[str, wire.RopeStyle], ...]:
     return ("within_trained", rope.within_trained), ("beyond_trained", rope.beyond_trained)
 
 
-def _check_phase(at: str, phase: wire.PhasePolicy, sink_tokens: int) -> None:
+def _check_phase(at: str, phase: wire.PhasePolicy, policy: wire.AttentionPolicy) -> None:
     _check_at_least(f"{at}.first_layers", phase.first_layers, 0)
-    _check_layers(f"{at}.rest", phase.rest, sink_tokens)
+    _check_layers(f"{at}.rest", phase.rest, policy)
     if phase.first_layers > 0:
-        _check_layers(f"{at}.early", phase.early, sink_tokens)
+        _check_layers(f"{at}.early", phase.early, policy)
 
 
-def _check_layers(at: str, layers: wire.LayerPolicy, sink_tokens: int) -> None:
+def _check_layers(at: str, layers: wire.LayerPolicy, policy: wire.AttentionPolicy) -> None:
     _check_range(f"{at}.window_tokens", layers.window_tokens, 1)
     entries = len(layers.stages)
     if layers.middle == wire.MIDDLE_STAGES:
         if not 1 <= entries <= _MAX_STAGES:
             refuse(f"{at}.stages", f"has {entries} entries, not 1..{_MAX_STAGES}")
-        _check_stages(at, layers, sink_tokens)
+        _check_stages(at, layers, policy)
     elif entries > 0:
         refuse(f"{at}.stages", f"has {entries} entries, middle says that there are 0")
 
 
-def _check_stages(at: str, layers: wire.LayerPolicy, sink_tokens: int) -> None:
+def _check_stages(at: str, layers: wire.LayerPolicy, policy: wire.AttentionPolicy) -> None:
     for index, stage in enumerate(layers.stages):
         field = f"{at}.stages[{index}]"
         _check_stage(field, stage)
         if index > 0:
             _check_follows(field, stage, layers.stages[index - 1])
-        elif sink_tokens % stage.chunk_tokens != 0:
-            what = f"{stage.chunk_tokens} does not divide sink_tokens {sink_tokens}"
+        elif policy.sink_tokens % stage.chunk_tokens != 0:
+            what = f"{stage.chunk_tokens} does not divide sink_tokens {policy.sink_tokens}"
             refuse(f"{field}.chunk_tokens", what)
+        previous = layers.stages[index - 1] if index > 0 else stage
+        _check_query_block(f"{field}.query_block", stage, previous, policy)
 
 
 def _check_stage(field: str, stage: wire.Stage) -> None:
@@ -163,6 +172,19 @@ def _check_stage(field: str, stage: wire.Stage) -> None:
         refuse(f"{field}.keep_tokens", f"{keep} is more than {_MAX_REGION_TOKENS}")
     _check_at_least(f"{field}.refresh_steps", stage.refresh_steps, 1)
     _check_rope(f"{field}.rope", stage.rope, pruning=True)
+
+
+def _check_query_block(
+    field: str, stage: wire.Stage, previous: wire.Stage, policy: wire.AttentionPolicy
+) -> None:
+    """Query blocks of a stage hold whole ones of the next, and of what is attended together."""
+    rows, rows_before = query_block_of(policy, stage), query_block_of(policy, previous)
+    if not 1 <= rows <= _MAX_STAGE_QUERY_BLOCK:
+        refuse(field, f"{rows} is not in 0..{_MAX_STAGE_QUERY_BLOCK}")
+    if rows % policy.query_block != 0:
+        refuse(field, f"{rows} is not a multiple of the policy's {policy.query_block}")
+    if rows_before % rows != 0:
+        refuse(field, f"{rows} does not divide the previous stage's {rows_before}")
 
 
 def _check_selector(field: str, stage: wire.Stage) -> None:

@@ -8,7 +8,7 @@ from longshore._proto.longshore.v1 import policy_pb2 as wire
 from longshore.dtypes import DType
 from longshore.model_shape import ModelShape
 from longshore.policy.engine_data import LAYER_STATE_BYTES, MAX_PAGE_BYTES, SessionLimits
-from longshore.policy.policy_check import PAGE_TOKENS
+from longshore.policy.policy_check import PAGE_TOKENS, query_block_of
 from longshore.policy.refusal import refuse
 
 _ELEMENT_BYTES = {DType.F32: 4, DType.BF16: 2, DType.F16: 2}
@@ -92,8 +92,6 @@ def check_session_size(
     if tables > limits.max_table_bytes:
         what = f"{max_tokens} needs {tables} bytes of tables (rotary tables, page ids, masks)"
         refuse("max_tokens", f"{what}, the limit is {limits.max_table_bytes}")
-    rows = (policy.query_block - 1) // policy.query_stride + 1
-    score_bytes = _FLOAT_BYTES * shape.num_heads * rows  # of one candidate
     for name, phase in (("prefill", policy.prefill), ("decode", policy.decode)):
         parts = [("rest", phase.rest)]
         parts += [("early", phase.early)] if phase.first_layers > 0 else []
@@ -102,7 +100,10 @@ def check_session_size(
             for index, stage in enumerate(layers.stages):
                 candidates = tokens // stage.chunk_tokens
                 kept = min(stage.keep_tokens // stage.chunk_tokens, candidates)
-                scores = 0 if kept == candidates else score_bytes * candidates
+                block = query_block_of(policy, stage) if name == "prefill" else policy.query_block
+                rows = (block - 1) // policy.query_stride + 1  # that are scored
+                scores = _FLOAT_BYTES * shape.num_heads * rows * candidates
+                scores = 0 if kept == candidates else scores
                 if scores > limits.max_score_bytes:
                     _refuse_scores(
                         f"{max_tokens} gives policy {name}.{part}.stages[{index}] {scores} bytes",
@@ -114,6 +115,5 @@ def check_session_size(
 
 def _refuse_scores(what: str, candidates: int, limit: int) -> None:
     of = f"of scores for {candidates} candidates of a query block, the limit is {limit}"
-    refuse(
-        "max_tokens", f"{what} {of}: fewer tokens, larger chunks or a larger query_stride need less"
-    )
+    less = "fewer tokens, larger chunks, a larger query_stride or a smaller query_block need less"
+    refuse("max_tokens", f"{what} {of}: {less}")
