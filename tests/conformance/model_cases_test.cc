@@ -1,5 +1,7 @@
 // Heads, sizes, dtypes, rotary tables and score rules: what a model may be.
 
+#include <algorithm>
+#include <numbers>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -41,6 +43,34 @@ RopeSpec Turned(RopePairing pairing, int32_t rotary_dim, float attention_scaling
   rope.attention_scaling = attention_scaling;
   return rope;
 }
+
+// Frequencies as models with extended contexts bring them: not a geometric series any more.
+template <typename Factor>
+ModelShape Scaled(Factor factor_of, float attention_scaling = 1.0F) {
+  RopeSpec rope = Turned(RopePairing::kHalf, 64, attention_scaling);
+  for (size_t pair = 0; pair < rope.inv_freq.size(); ++pair) {
+    rope.inv_freq[pair] *= factor_of(rope.inv_freq[pair], static_cast<double>(pair));
+  }
+  return WithRope(rope);
+}
+
+// Llama 3: waves longer than 256 tokens are stretched 8 times, those under 64 not at all, in
+// between a mixture.
+double Llama3Factor(double inv_freq, double /*pair*/) {
+  constexpr double kStretch = 8.0;
+  const double waves = 256.0 * inv_freq / (2.0 * std::numbers::pi);  // in the original context
+  const double kept = std::clamp((waves - 1.0) / (4.0 - 1.0), 0.0, 1.0);
+  return (1.0 - kept) / kStretch + kept;
+}
+
+// YaRN: a ramp over pairs; the runner hands over 0.1 ln(stretch) + 1 as attention scaling.
+double YarnFactor(double /*inv_freq*/, double pair) {
+  const double interpolated = std::clamp((pair - 8.0) / 16.0, 0.0, 1.0);
+  return interpolated / 4.0 + (1.0 - interpolated);
+}
+
+// LongRoPE: a searched factor for each pair.
+double LongRopeFactor(double /*inv_freq*/, double pair) { return 1.0 / (1.0 + 0.37 * pair); }
 
 ModelShape WithoutRope() {
   ModelShape model = TestModel(4, 2);
@@ -155,6 +185,12 @@ std::vector<ConformanceCase> Rotations() {
       {.name = "AttentionScalingOfAPart",
        .model = WithRope(Turned(RopePairing::kInterleaved, 48, 0.8F)),
        .steps = kAcross},
+      {.name = "Llama3", .model = Scaled(Llama3Factor), .steps = kAcross},
+      {.name = "Yarn", .model = Scaled(YarnFactor, 1.1386F), .steps = kAcross, .logit_size = 1.3},
+      {.name = "LongRope",
+       .model = Scaled(LongRopeFactor, 1.19F),
+       .steps = kAcross,
+       .logit_size = 1.5},
       {.name = "WithoutRope", .model = WithoutRope(), .steps = kAcross},
   };
 }
