@@ -256,7 +256,7 @@ class _Sessions(_Service, sessions_grpc.SessionsServicer):
         def body() -> Any:
             spec = request.policy
             dense_below = spec.dense_below_tokens if spec.HasField("dense_below_tokens") else 8192
-            policy = policy_pb2.AttentionPolicy(dense_below_tokens=dense_below)
+            policy = policy_pb2.AttentionPolicy(query_block=64, dense_below_tokens=dense_below)
             if spec.HasField("policy"):
                 policy = spec.policy
             elif spec.preset not in ("standard", "dense"):

@@ -17,7 +17,7 @@ from grpc import StatusCode
 import longshore
 from longshore import Client, DType, ModelShape, Pairing, RopeTable
 from longshore.policy import AttentionPolicy, LayerPolicy, Middle, PhasePolicy, Ranking
-from longshore.session import pieces
+from longshore.session import pieces, whole_blocks
 
 ROPE = RopeTable.from_base(10000.0, 8, Pairing.HALVES, trained_tokens=512)
 MODEL = ModelShape(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, rope_tables=[ROPE])
@@ -235,6 +235,20 @@ def test_rows_past_the_limits_are_sent_in_pieces(tmp_path: Path) -> None:
     ],
 )
 def test_pieces(position: int, rows: int, max_rows: int, ends: list[int]) -> None:
-    cuts = list(pieces(position, rows, max_rows))
+    cuts = list(pieces(position, rows, max_rows, block=64))
     assert [cut.stop for cut in cuts] == ends
     assert [cut.start for cut in cuts] == [0, *ends[:-1]]
+
+
+def test_a_prompt_is_cut_where_every_stage_is_whole() -> None:
+    policy = longshore.policy.preset("standard")
+    assert whole_blocks(policy) == 64
+    policy.prefill.rest.stages[0].query_block = 256
+    assert whole_blocks(policy) == 256
+    policy.prefill.first_layers = 2
+    policy.prefill.early.CopyFrom(policy.prefill.rest)
+    policy.prefill.early.stages[0].query_block = 192
+    assert whole_blocks(policy) == 768
+    cuts = pieces(100, 2000, 1000, whole_blocks(policy))
+    assert [100 + cut.stop for cut in cuts] == [768, 1536, 2100]
+    assert whole_blocks(longshore.policy.preset("dense")) == 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Literal, Protocol, cast, overload
@@ -14,9 +15,9 @@ from longshore.dtypes import Array
 from longshore.errors import Error, NotFound, NotRunning
 from longshore.info import Limits, SessionInfo
 from longshore.policy import AttentionPolicy
+from longshore.policy.policy_check import query_block_of
 from longshore.steps import Attended, Kind, Positions, Rows, Step, Steps, run
 
-QUERY_BLOCK = 64  # a prompt that is cut at multiples of this gives the bits of the whole
 _MESSAGE_OVERHEAD_BYTES = 64 * 1024  # more than everything in a step's message besides its tensors
 
 
@@ -217,11 +218,21 @@ class Session:
         nbytes = rows.k.nbytes + rows.v.nbytes + (0 if rows.q is None else rows.q.nbytes)
         message_bytes = self._limits.max_message_bytes - _MESSAGE_OVERHEAD_BYTES
         max_rows = message_bytes // max(nbytes // max(count, 1), 1)
-        return pieces(position, count, min(self._limits.max_rows_per_prefill, max_rows))
+        max_rows = min(self._limits.max_rows_per_prefill, max_rows)
+        return pieces(position, count, max_rows, whole_blocks(self._policy))
 
 
-def pieces(position: int, rows: int, max_rows: int) -> Iterator[slice]:
-    """Cuts rows at `position` into slices of at most max_rows, at multiples of QUERY_BLOCK.
+def whole_blocks(policy: AttentionPolicy) -> int:
+    """Rows at whose absolute multiples a prompt can be cut without changing a bit: every query block of
+    every stage of a prefill is whole.
+    """
+    layers = (policy.prefill.rest, policy.prefill.early)
+    blocks = (query_block_of(policy, stage) for each in layers for stage in each.stages)
+    return math.lcm(policy.query_block, *blocks)
+
+
+def pieces(position: int, rows: int, max_rows: int, block: int) -> Iterator[slice]:
+    """Cuts rows at `position` into slices of at most max_rows, at multiples of `block`.
 
     Multiples of the absolute position, that is. Where max_rows reaches none, a cut falls elsewhere.
     For 0 rows there is one slice, which is empty.
@@ -229,7 +240,7 @@ def pieces(position: int, rows: int, max_rows: int) -> Iterator[slice]:
     begin = 0
     while rows - begin > max(max_rows, 1):
         end = begin + max(max_rows, 1)
-        aligned = end - (position + end) % QUERY_BLOCK
+        aligned = end - (position + end) % block
         end = aligned if aligned > begin else end
         yield slice(begin, end)
         begin = end
