@@ -16,8 +16,11 @@ import argparse
 import json
 import random
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sessions
 from record import commit, record
 
@@ -27,11 +30,10 @@ INTRO = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there.\n"
 )
-FILLER = (
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
-)
+FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
 NEEDLE = "The pass key is {key}. Remember it. {key} is the pass key.\n"
 QUESTION = "What is the pass key? The pass key is"
+ANSWER_TOKENS = 8
 
 
 class Prompts:
@@ -48,6 +50,13 @@ class Prompts:
     def needle(self, key: int) -> list[int]:
         return self._tokenizer.encode(NEEDLE.format(key=key))
 
+    def right_answer(self, key: int) -> list[int]:
+        """The tokens that follow the question when it is answered with the key."""
+        tokens = self._tokenizer.encode(f"{QUESTION} {key}")
+        if tokens[: len(self._question)] != self._question:
+            raise ValueError(f"the tokenizer joins the question and the key {key}")
+        return tokens[len(self._question) :]
+
     def before(self, depth: float) -> list[int]:
         """Intro and whole filler sentences up to the needle."""
         room = int(self._length * depth) - len(self._intro)
@@ -60,8 +69,34 @@ class Prompts:
         return self.needle(key) + self._filler * sentences + self._question
 
 
-def answers(llama: Llama, prompts: Prompts, keys: list[int], done: set[float]):
-    """Yields (depth, key, answer). The filler before a needle is prefilled once and used again."""
+@dataclass(frozen=True)
+class Answer:
+    """What the model said, and how likely it thought the truth to be."""
+
+    depth: float
+    key: int
+    text: str
+    key_log_probs: list[float]  # ln p of each token of the right answer, given the right ones before it
+
+    @property
+    def right(self) -> bool:
+        return str(self.key) in self.text.replace(" ", "")
+
+
+def ask(llama: Llama, prompts: Prompts, depth: float, key: int) -> Answer:
+    """Prefills what follows the needle's filler, and answers. The tokens stay appended."""
+    logits = llama.prefill(prompts.after(depth, key))
+    asked = llama.position
+    text = llama.tokenizer.decode(list(llama.generate(logits, ANSWER_TOKENS)))
+    llama.truncate(asked)
+    tokens = prompts.right_answer(key)
+    shifted = logits.astype(np.float64) - logits.max()
+    first = shifted[tokens[0]] - np.log(np.exp(shifted).sum())
+    return Answer(depth, key, text, [float(first), *map(float, llama.log_probs(tokens))])
+
+
+def answers(llama: Llama, prompts: Prompts, keys: list[int], done: set[float]) -> Iterator[Answer]:
+    """Of each depth that is not done. The filler before a needle is prefilled once and used again."""
     for depth, key in zip(prompts.depths, keys, strict=True):
         before = prompts.before(depth)
         if depth in done:
@@ -70,35 +105,43 @@ def answers(llama: Llama, prompts: Prompts, keys: list[int], done: set[float]):
             raise ValueError("depths must ascend")
         if before[llama.position :]:
             llama.prefill(before[llama.position :])
-        logits = llama.prefill(prompts.after(depth, key))
-        text = llama.tokenizer.decode(list(llama.generate(logits, 8)))
+        answer = ask(llama, prompts, depth, key)
         # Back to whole query blocks of filler, so that the next prompt is cut as one of its own would be.
         llama.truncate(len(before) // 64 * 64)
-        yield depth, key, text
+        yield answer
+
+
+def draw_keys(seed: int, count: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(10000, 99999) for _ in range(count)]
 
 
 def run(model, options: argparse.Namespace, preset: str, length: int, state: dict) -> list[dict]:
     depths = [float(depth) for depth in options.depths.split(",")]
-    random_keys = random.Random(options.seed)
-    keys = [random_keys.randrange(10000, 99999) for _ in depths]
+    keys = draw_keys(options.seed, len(depths))
     prompts = Prompts(model.tokenizer, length, depths)
     name = f"{sessions.name(preset, options.extension)}-{length}"
     found = state.setdefault(f"{name}-{commit()}", [])  # other code's answers are not this code's
     attention = sessions.open_attention(model.shape, length + 64, preset, options)
     with Llama(model, attention, options.piece) as llama:
         begin = time.monotonic()
-        for depth, key, text in answers(llama, prompts, keys, {entry["depth"] for entry in found}):
-            right = str(key) in text.replace(" ", "")
-            found.append({"depth": depth, "key": key, "answer": text, "right": right})
+        for answer in answers(llama, prompts, keys, {entry["depth"] for entry in found}):
+            depth, text, right = answer.depth, answer.text, answer.right
+            found.append({"depth": depth, "key": answer.key, "answer": text, "right": right})
             if options.state:
                 options.state.write_text(json.dumps(state, indent=1))
-            print(f"{name} depth {depth}: {text!r} {'right' if right else 'WRONG'} "
-                  f"({time.monotonic() - begin:.0f} s)", flush=True)
+            print(
+                f"{name} depth {depth}: {text!r} {'right' if right else 'WRONG'} "
+                f"({time.monotonic() - begin:.0f} s)",
+                flush=True,
+            )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True, type=Path)
     sessions.add_arguments(parser)
     parser.add_argument("--lengths", default="12288,16384")
@@ -126,7 +169,9 @@ def main() -> None:
                 right=[entry["right"] for entry in found],
             )
             marks = " ".join("+" if entry["right"] else "-" for entry in found)
-            rows.append(f"| {length} | {policy} | {sum(e['right'] for e in found)} of {len(found)} | {marks} |")
+            rows.append(
+                f"| {length} | {policy} | {sum(e['right'] for e in found)} of {len(found)} | {marks} |"
+            )
     print(f"\n| tokens | policy | right | by depth {options.depths} |\n|---|---|---|---|")
     print("\n".join(rows))
 

@@ -18,10 +18,21 @@ import sessions
 from record import record
 
 from longshore.runner import Llama, load_model
+from longshore.runner.tokenizer import Tokenizer
+
+
+def read_tokens(tokenizer: Tokenizer, text: Path, count: int) -> list[int]:
+    """The first tokens of a text. ValueError if it has fewer."""
+    tokens = tokenizer.encode(text.read_text())
+    if len(tokens) < count:
+        raise ValueError(f"{text} has {len(tokens)} tokens, {count} are needed")
+    return tokens[:count]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True, type=Path)
     parser.add_argument("--text", required=True, type=Path)
     sessions.add_arguments(parser)
@@ -30,9 +41,10 @@ def main() -> None:
     options = parser.parse_args()
     model = load_model(options.model)
     lengths = [int(length) for length in options.lengths.split(",")]
-    tokens = model.tokenizer.encode(options.text.read_text())[: max(lengths)]
-    if len(tokens) < max(lengths):
-        parser.error(f"{options.text} has {len(tokens)} tokens, {max(lengths)} are needed")
+    try:
+        tokens = read_tokens(model.tokenizer, options.text, max(lengths))
+    except ValueError as error:
+        parser.error(str(error))
     rows = []
     for preset in options.policies.split(","):
         policy = sessions.name(preset, options.extension)

@@ -23,16 +23,22 @@ def device() -> str:
     return f"{model}, {len(os.sched_getaffinity(0))} cores"
 
 
+def git(*arguments: str) -> str:
+    command = ["git", "-C", str(RESULTS.parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
 def commit() -> str:
     """The commit that was measured; marked where the tree has changes."""
-    git = ["git", "-C", str(RESULTS.parent)]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    dirty = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS}"],
-        capture_output=True,
-        text=True,
-    )
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS}")
+    return git("rev-parse", "--short", "HEAD") + ("+changes" if dirty else "")
+
+
+def measured_commit() -> str:
+    """The last commit that touched what a model's answers depend on: other commits leave a long run valid."""
+    code = [f":/{folder}" for folder in ("engine", "service", "proto", "client/python/src")]
+    dirty = git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return git("log", "-1", "--format=%h", "--", *code) + ("+changes" if dirty else "")
 
 
 def record(file: str, **entry: object) -> dict[str, object]:
@@ -40,7 +46,7 @@ def record(file: str, **entry: object) -> dict[str, object]:
     line = {
         **entry,
         "device": entry.get("device", device()),
-        "commit": commit(),
+        "commit": entry.get("commit", commit()),
         "command": entry.get("command", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
         "date": datetime.date.today().isoformat(),
     }
@@ -48,6 +54,16 @@ def record(file: str, **entry: object) -> dict[str, object]:
     with (RESULTS / file).open("a") as out:
         out.write(json.dumps(line) + "\n")
     return line
+
+
+def latest(file: Path) -> list[dict]:
+    """The last line of each id, in the order in which the ids first came."""
+    by_id = {}
+    if file.exists():
+        for text in file.read_text().splitlines():
+            line = json.loads(text)
+            by_id[line["id"]] = line
+    return list(by_id.values())
 
 
 def main() -> None:

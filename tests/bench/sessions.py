@@ -26,23 +26,21 @@ def name(preset: str, extension: str | None) -> str:
     return preset if extension is None else f"{preset}_{extension}"
 
 
+def policy_in_full(target: str, shape: ModelShape, max_tokens: int, preset: str) -> AttentionPolicy:
+    """What a preset is, field by field: the daemon says so when a session is opened with it."""
+    with connect(target) as client:
+        with client.open_session(shape, preset, max_tokens=max_tokens, overcommit=True) as session:
+            policy = AttentionPolicy()
+            policy.CopyFrom(session.policy)
+            return policy
+
+
 def open_attention(
     shape: ModelShape, max_tokens: int, preset: str, options: argparse.Namespace
 ) -> DaemonAttention:
     """Sparse from the first token on: dense_below_tokens is 0."""
-    policy: str | AttentionPolicy = preset
+    policy = policy_in_full(options.target, shape, max_tokens, preset)
+    policy.dense_below_tokens = 0
     if options.extension is not None:
-        # The daemon tells what a preset is in full when a session is opened with it.
-        with connect(options.target) as client:
-            with client.open_session(shape, preset, max_tokens=max_tokens, overcommit=True) as session:
-                policy = AttentionPolicy()
-                policy.CopyFrom(session.policy)
         policy.extension = EXTENSIONS[options.extension]
-        policy.dense_below_tokens = 0
-    return DaemonAttention.connect(
-        shape,
-        max_tokens,
-        target=options.target,
-        policy=policy,
-        dense_below_tokens=0 if policy is preset else None,
-    )
+    return DaemonAttention.connect(shape, max_tokens, target=options.target, policy=policy)
