@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the recorded results: passkey.png, perplexity.png, attention_mass.png; and their table, README.md.
+"""Draws the recorded results as figures in results/, and writes the tables of results/README.md.
 
 Of each id only the latest line counts. A file that is not there is left out.
 
@@ -10,7 +10,6 @@ Of each id only the latest line counts. A file that is not there is left out.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import plot_mass
+import plot_quality
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from record import RESULTS
+from record import RESULTS, latest
 
 TABLES = ["passkey.jsonl", "perplexity.jsonl", "cpu_decode.jsonl", "quickstart.jsonl"]
 # A policy keeps its place and colour in every figure. Others come after these, in grey.
@@ -59,16 +59,6 @@ class Run:
         presets = list(COLOURS)
         known = self.preset in presets
         return presets.index(self.preset) if known else len(presets), self.preset, self.override
-
-
-def latest(file: Path) -> list[dict]:
-    """The last line of each id, in the order in which the ids first came."""
-    by_id = {}
-    if file.exists():
-        for text in file.read_text().splitlines():
-            line = json.loads(text)
-            by_id[line["id"]] = line
-    return list(by_id.values())
 
 
 def by_length(file: Path) -> dict[int, list[Run]]:
@@ -151,7 +141,7 @@ def figure(
 
 def write_figures(results: Path) -> list[str]:
     """Returns the names of the files."""
-    written = []
+    written = plot_quality.write_figures(results, latest(results / "quality.jsonl"))
     if runs := by_length(results / "passkey.jsonl"):
         widest = max(len(of_length) for of_length in runs.values())
         size = (7.2, (0.62 * widest + 1.1) * len(runs) + 0.6)
@@ -180,6 +170,7 @@ def table(results: Path, figures: list[str]) -> str:
         "",
     ]
     text += [f"![{Path(name).stem}]({name})" for name in figures]
+    text += plot_quality.markdown(latest(results / "quality.jsonl"))
     for name in TABLES:
         lines = latest(results / name)
         if not lines:
@@ -208,15 +199,18 @@ def table(results: Path, figures: list[str]) -> str:
     return "\n".join(text) + "\n"
 
 
+def draw(results: Path) -> None:
+    figures = write_figures(results)
+    (results / "README.md").write_text(table(results, figures))
+    print("wrote", ", ".join(str(results / name) for name in [*figures, "README.md"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    figures = write_figures(options.results)
-    (options.results / "README.md").write_text(table(options.results, figures))
-    print("wrote", ", ".join(str(options.results / name) for name in [*figures, "README.md"]))
+    draw(parser.parse_args().results)
 
 
 if __name__ == "__main__":
