@@ -82,10 +82,13 @@ def figure(table: Table) -> Figure:
     rows = len(table.variants)
     result = plt.figure(figsize=(15, 2 * (0.36 * rows + 1.2) + 1.2), layout="constrained")
     above, below = result.subfigures(2, 1)
-    drawn = zip(above.subplots(1, max(1, len(table.lengths)), squeeze=False)[0], table.lengths, strict=False)
-    for place, (axis, length) in enumerate(drawn):
-        draw_depths(axis, table, length)
-        name_rows(axis, table, place == 0)
+    grids = above.subplots(1, max(3, len(table.lengths)))
+    for place, axis in enumerate(grids):
+        if place < len(table.lengths):
+            draw_depths(axis, table, table.lengths[place])
+            name_rows(axis, table, place == 0)
+        else:
+            axis.set_visible(False)
     panels: list[Callable[[Axes, Table], None]] = [draw_key_log_probs, draw_perplexities, draw_differences]
     for place, (axis, draw) in enumerate(zip(below.subplots(1, 3), panels, strict=True)):
         draw(axis, table)
@@ -192,8 +195,9 @@ def draw_differences(axis: Axes, table: Table) -> None:
                 )
         axis.plot([], [], "o", color=PART_COLOURS[place], label=f"tokens {first:,} to {end:,}")
     axis.axvline(0, color="#4d4d4d", lw=1)
-    axis.set_xscale("symlog", linthresh=0.05)
-    axis.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
+    if max(map(abs, axis.get_xlim())) > 0.3:  # dense beyond the trained length
+        axis.set_xscale("symlog", linthresh=0.05)
+    axis.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:+.2g}" if value else "0"))
     axis.set_title("change of ln p of a token, paired (right: better)", size=11)
     axis.set_xlabel("nats a token; bars: 95 %, blocks of 256 tokens", size=9)
     axis.tick_params(axis="x", labelsize=8)
@@ -201,7 +205,8 @@ def draw_differences(axis: Axes, table: Table) -> None:
 
 
 def legend_below(axis: Axes) -> None:
-    axis.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False)
 
 
 def dot(axis: Axes, value: float, row: float, interval: list[float] | None, colour: str) -> None:

@@ -187,6 +187,19 @@ def test_report_pairs_with_the_baseline(bench, monkeypatch) -> None:
     assert "versus" not in lines["quality_perplexity_0_16k_standard"]
 
 
+def test_a_part_of_the_table_can_be_drawn(bench, tmp_path) -> None:
+    plot_quality = pytest.importorskip("plot_quality", exc_type=ImportError)  # needs matplotlib
+    bench.log.add("perplexity/16384/standard", log_probs=[-2.0] * 16383, commit="c")
+    bench.log.add("perplexity/12288/attention_infllm", log_probs=[-2.5] * 12287, commit="c")
+    place = {"key": 12345, "answer": " 12345", "right": True, "key_log_probs": [-0.5], "commit": "c"}
+    bench.log.add("passkey/16384/paper_3k/0/0.1", **place)
+    lines = list(quality_report.report(quality_report.Source(bench.log, "m", "t")))
+    assert plot_quality.write_figures(tmp_path, lines) == ["quality.png", "quality_styles.png"]
+    text = "\n".join(plot_quality.markdown(lines))
+    assert "| `paper-3k` | 1 of 1 (21%–100%) | -0.50 |" in text
+    assert "| `attention infllm` | 12.18 (12.18–12.18) |" in text and "+64.9%" in text
+
+
 def test_variants_have_ids_of_their_own() -> None:
     ids = [variant.id for variant in (*METHODS, *STYLES)]
     assert len(set(ids)) == len(ids)
