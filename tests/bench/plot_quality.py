@@ -17,7 +17,8 @@ TITLES = {
     "styles": "Rotary ids beyond the trained length",
 }
 HOW_TO_READ = (
-    "Brackets are 95 % intervals: Wilson's of shares, Student's of mean ln p of the right key (teacher forcing), a "
+    "Brackets are 95 % intervals: Wilson's of shares, Student's of mean ln p of the right key's tokens "
+    "(teacher forcing; behind it in brackets, without the first token: once the answer begins with a number), a "
     "bootstrap of blocks of 256 tokens of perplexity. Differences are paired, answer by answer and token by token; p "
     "is the exact sign test's. No correction for many comparisons: of twenty true equals one is told apart. "
 )
@@ -285,7 +286,7 @@ def found_cell(line: dict | None) -> str:
 def mean_cell(line: dict | None) -> str:
     if line is None:
         return ""
-    text = f"{line['value']:.2f}"
+    text = f"{line['value']:.2f} ({line['once_begun']:.2f})"
     if "versus" in line and line["versus"]["interval_95"]:
         versus = line["versus"]
         low, high = versus["interval_95"]

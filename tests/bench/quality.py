@@ -28,7 +28,7 @@ from perplexity import read_tokens
 from quality_report import Source, report
 from record import RESULTS, latest, measured_commit, record
 from unit_log import UnitLog
-from variants import METHODS, STYLE_DEPTHS, STYLE_TOKENS, STYLES, TEXT_TOKENS, Variant
+from variants import METHODS, STYLE_TOKENS, STYLES, TEXT_TOKENS, THREE_DEPTHS, Variant
 
 from longshore.daemon_attention import DaemonAttention
 from longshore.runner import Llama, Model, load_model
@@ -102,14 +102,15 @@ NEW_STYLES = [variant for variant in STYLES if not variant.same_as]
 CORE, OTHERS = METHODS[:5], METHODS[5:]
 # What tells most for its time comes first, so that a table of part of it is of use.
 PHASES = [
-    Passkeys(12288, 0, METHODS, ODD_DEPTHS),
+    Passkeys(12288, 0, CORE, ODD_DEPTHS),
     Perplexities(TEXT_TOKENS, METHODS),
-    Passkeys(8192, 0, CORE, ODD_DEPTHS),
-    Passkeys(16384, 0, CORE, ODD_DEPTHS),
+    Passkeys(8192, 0, CORE, THREE_DEPTHS),
+    Passkeys(16384, 0, CORE, THREE_DEPTHS),
+    Passkeys(12288, 0, OTHERS, ODD_DEPTHS),
     Perplexities(STYLE_TOKENS, NEW_STYLES),
-    Passkeys(8192, 0, OTHERS, ODD_DEPTHS),
-    Passkeys(16384, 0, OTHERS, ODD_DEPTHS),
-    Passkeys(STYLE_TOKENS, 0, NEW_STYLES, STYLE_DEPTHS),
+    Passkeys(8192, 0, METHODS, ODD_DEPTHS),
+    Passkeys(16384, 0, METHODS, ODD_DEPTHS),
+    Passkeys(STYLE_TOKENS, 0, NEW_STYLES, THREE_DEPTHS),
     Passkeys(12288, 1, METHODS, EVEN_DEPTHS),
     Passkeys(16384, 1, METHODS, EVEN_DEPTHS),
     Passkeys(8192, 1, METHODS, EVEN_DEPTHS),
@@ -198,11 +199,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.target is None and not options.report:
         parser.error("--target is needed to measure")
-    bench = Bench(options)
     try:
+        bench = Bench(options)
         if not options.report:
+            bench.log.lock()
             measure(bench, PHASES)
             bench.attention_mass()
+    except ValueError as error:
+        parser.error(str(error))
     except KeyboardInterrupt:
         print(f"stopped after {len(bench.log)} units; the same command goes on", flush=True)
     lines = write_report(Source(bench.log, bench.model.name, options.text.name))

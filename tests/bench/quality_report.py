@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from intervals import BLOCK_TOKENS, Interval, block_bootstrap, sign_test, student, wilson
 from unit_log import UnitLog
-from variants import METHODS, STYLE_DEPTHS, STYLE_TOKENS, STYLES, TEXT_TOKENS, Variant
+from variants import METHODS, STYLE_TOKENS, STYLES, TEXT_TOKENS, THREE_DEPTHS, Variant
 
 # Names of the tables of the report, and what is in them.
 TABLES = {"methods": METHODS, "styles": STYLES}
 TRAINED_TOKENS = 8192
 LENGTHS = {"methods": (8192, 12288, 16384), "styles": (STYLE_TOKENS,)}
-STYLE_PLACES = {(0, depth) for depth in STYLE_DEPTHS}
+STYLE_PLACES = {(0, depth) for depth in THREE_DEPTHS}
 # For each table: the text's length, and the parts of it that are told apart.
 TEXTS = {
     "methods": (TEXT_TOKENS, [(0, TEXT_TOKENS), (0, TRAINED_TOKENS), (TRAINED_TOKENS, TEXT_TOKENS)]),
@@ -100,6 +100,8 @@ def passkey_lines(
         "value": float(np.mean(list(log_p.values()))),
         "unit": "ln p of the right key",
         "interval_95": rounded(student(list(log_p.values()))),
+        # Without the first token: a model that begins another sentence may know the key all the same.
+        "once_begun": float(np.mean([sum(unit["key_log_probs"][1:]) for unit in found.values()])),
         **about,
     }
     if not variant.is_baseline and shared:

@@ -9,7 +9,7 @@ import quality_report
 from intervals import block_bootstrap, sign_test, student, wilson
 from passkey import Answer
 from unit_log import UnitLog
-from variants import METHODS, STYLE_DEPTHS, STYLES, Variant, only_stage, ranked_by
+from variants import METHODS, STYLES, THREE_DEPTHS, Variant, only_stage, ranked_by
 
 from longshore.policy import AttentionPolicy, Ranking, Selector
 
@@ -86,6 +86,13 @@ def test_a_log_of_another_model_is_refused(tmp_path) -> None:
     UnitLog(tmp_path / "run.jsonl", MEASURED)
     with pytest.raises(ValueError, match="of .*tiny.*, not of .*large"):
         UnitLog(tmp_path / "run.jsonl", {**MEASURED, "model": "large"})
+
+
+def test_a_log_has_one_writer(tmp_path) -> None:
+    first, second = (UnitLog(tmp_path / "run.jsonl", MEASURED) for _ in range(2))
+    first.lock()
+    with pytest.raises(ValueError, match="another process"):
+        second.lock()
 
 
 class FakeBench:
@@ -166,8 +173,8 @@ def test_all_variants_are_asked_for_the_same_keys_also_at_some_depths_only(bench
     quality.measure(bench, [quality.Passkeys(12288, 0, METHODS[:1], quality.ODD_DEPTHS)])
     every = dict(bench.asked)
     bench.asked.clear()
-    quality.measure(bench, [quality.Passkeys(12288, 0, quality.NEW_STYLES[:1], STYLE_DEPTHS)])
-    assert bench.asked == [(depth, every[depth]) for depth in STYLE_DEPTHS]
+    quality.measure(bench, [quality.Passkeys(12288, 0, quality.NEW_STYLES[:1], THREE_DEPTHS)])
+    assert bench.asked == [(depth, every[depth]) for depth in THREE_DEPTHS]
 
 
 def test_report_pairs_with_the_baseline(bench, monkeypatch) -> None:
@@ -196,7 +203,7 @@ def test_a_part_of_the_table_can_be_drawn(bench, tmp_path) -> None:
     lines = list(quality_report.report(quality_report.Source(bench.log, "m", "t")))
     assert plot_quality.write_figures(tmp_path, lines) == ["quality.png", "quality_styles.png"]
     text = "\n".join(plot_quality.markdown(lines))
-    assert "| `paper-3k` | 1 of 1 (21%–100%) | -0.50 |" in text
+    assert "| `paper-3k` | 1 of 1 (21%–100%) | -0.50 (0.00) |" in text
     assert "| `attention infllm` | 12.18 (12.18–12.18) |" in text and "+64.9%" in text
 
 

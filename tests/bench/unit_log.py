@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
 
 
 class UnitLog:
-    """A file of JSON lines: what is measured, then a line for each finished unit. One writer at a time.
+    """A file of JSON lines: what is measured, then a line for each finished unit. One writer, which has lock()ed it.
 
     Each unit is written and synced when it is added, so whatever stops the program costs the unit in progress. A
     line that was cut short is dropped.
@@ -26,6 +27,14 @@ class UnitLog:
         if there != measured:
             raise ValueError(f"{path} is of {there}, not of {measured}: give the run another name")
         self._units = {line["unit"]: line for line in lines[1:]}
+
+    def lock(self) -> None:
+        """Until this process ends no other may add units. ValueError if one does already."""
+        self._locked = self.path.open("rb")
+        try:
+            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{self.path} is being written by another process") from None
 
     def __contains__(self, unit: str) -> bool:
         return unit in self._units

@@ -15,7 +15,7 @@ Change = Callable[[AttentionPolicy], None]
 
 TEXT_TOKENS = 16384  # of real text, for methods
 STYLE_TOKENS = 12288  # of real text and of pass keys, for styles
-STYLE_DEPTHS = (0.1, 0.5, 0.9)
+THREE_DEPTHS = (0.1, 0.5, 0.9)
 
 # self_extend: ids within 16,384 tokens stay below 1024 + 15,360 / 4 = 4,864 of the 8,192 that were trained.
 SELF_EXTEND_GROUP, SELF_EXTEND_NEIGHBOR_TOKENS = 4, 1024
