@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -259,10 +259,12 @@ def markdown(lines: list[dict]) -> list[str]:
     return text
 
 
-def grid(rows: list[str], columns: dict[str, Callable[[str], str]]) -> list[str]:
+def grid(rows: list[str], columns: Mapping[str, Callable[..., str]]) -> list[str]:
     """A Markdown table of the columns that hold anything."""
     cells = {head: [cell(row) for row in rows] for head, cell in columns.items()}
     cells = {head: column for head, column in cells.items() if any(column)}
+    if not cells:
+        return []
     return [
         "| | " + " | ".join(cells) + " |",
         "|" + "---|" * (len(cells) + 1),

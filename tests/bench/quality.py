@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import shlex
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +27,7 @@ from pathlib import Path
 import sessions
 from passkey import Prompts, answers, draw_keys
 from perplexity import read_tokens
-from quality_report import Source, report
+from quality_report import Source, passkey_unit, perplexity_unit, report
 from record import RESULTS, latest, measured_commit, record
 from unit_log import UnitLog
 from variants import METHODS, STYLE_TOKENS, STYLES, TEXT_TOKENS, THREE_DEPTHS, Variant
@@ -40,14 +42,6 @@ SEED = 2502
 ODD_DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 EVEN_DEPTHS = (0.2, 0.4, 0.6, 0.8)
 MASS_UNIT = "attention_mass"
-
-
-def passkey_unit(variant: Variant, length: int, turn: int, depth: float) -> str:
-    return f"passkey/{length}/{variant.measured_id}/{turn}/{depth}"
-
-
-def perplexity_unit(variant: Variant, length: int) -> str:
-    return f"perplexity/{length}/{variant.measured_id}"
 
 
 @dataclass(frozen=True)
@@ -177,13 +171,14 @@ def measure(bench: Bench, phases: Sequence[Passkeys | Perplexities]) -> None:
 
 def write_report(source: Source) -> int:
     """Records the lines that are new or have changed; returns how many there are."""
+    command = shlex.join(word for word in (Path(sys.argv[0]).name, *sys.argv[1:]) if word != "--report")
     known = {line["id"]: line for line in latest(RESULTS / "quality.jsonl")}
     count = 0
     for line in report(source):
         count += 1
         before = known.get(line["id"], {})
         if any(before.get(key) != value for key, value in line.items()):
-            record("quality.jsonl", **line)
+            record("quality.jsonl", **line, command=command)
     return count
 
 
@@ -203,10 +198,12 @@ def main() -> None:
         bench = Bench(options)
         if not options.report:
             bench.log.lock()
-            measure(bench, PHASES)
-            bench.attention_mass()
     except ValueError as error:
         parser.error(str(error))
+    try:
+        if not options.report:
+            measure(bench, PHASES)
+            bench.attention_mass()
     except KeyboardInterrupt:
         print(f"stopped after {len(bench.log)} units; the same command goes on", flush=True)
     lines = write_report(Source(bench.log, bench.model.name, options.text.name))

@@ -24,6 +24,19 @@ TEXTS = {
 Floats = npt.NDArray[np.float64]
 
 
+def passkey_unit(variant: Variant, length: int, turn: int, depth: float) -> str:
+    return f"{passkey_units(variant, length)}{turn}/{depth}"
+
+
+def passkey_units(variant: Variant, length: int) -> str:
+    """What all such names begin with."""
+    return f"passkey/{length}/{variant.measured_id}/"
+
+
+def perplexity_unit(variant: Variant, length: int) -> str:
+    return f"perplexity/{length}/{variant.measured_id}"
+
+
 @dataclass(frozen=True)
 class Source:
     """What the lines say of where they come from."""
@@ -35,7 +48,7 @@ class Source:
 
 def passkeys(log: UnitLog, table: str, variant: Variant, length: int) -> dict[tuple[int, float], dict]:
     """Of each round and depth, the answer. Of a baseline of styles, those that styles were asked, too."""
-    prefix = f"passkey/{length}/{variant.measured_id}/"
+    prefix = passkey_units(variant, length)
     found = {}
     for unit in log.units(prefix):
         turn, depth = unit["unit"].removeprefix(prefix).split("/")
@@ -48,7 +61,7 @@ def passkeys(log: UnitLog, table: str, variant: Variant, length: int) -> dict[tu
 def log_probs(log: UnitLog, variant: Variant, length: int) -> tuple[Floats, dict] | None:
     """ln p of each token of the text but the first. A longer text begins with the same ones."""
     for measured in (STYLE_TOKENS, TEXT_TOKENS):
-        unit = log.get(f"perplexity/{measured}/{variant.measured_id}")
+        unit = log.get(perplexity_unit(variant, measured))
         if unit is not None and measured >= length:
             return np.array(unit["log_probs"][: length - 1]), unit
     return None

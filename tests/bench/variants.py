@@ -67,14 +67,14 @@ def layer_policies(policy: AttentionPolicy) -> list[LayerPolicy]:
     ]
 
 
-def ranked_by(ranking: int) -> Change:
+def ranked_by(ranking: Ranking) -> Change:
     def change(policy: AttentionPolicy) -> None:
         policy.ranking = ranking
 
     return change
 
 
-def only_stage(selector: int, chunk_tokens: int, keep_tokens: int = 2048) -> Change:
+def only_stage(selector: Selector, chunk_tokens: int, keep_tokens: int = 2048) -> Change:
     """One stage over the whole middle, with the rotary styles and the refresh of the preset's last stage."""
 
     def change(policy: AttentionPolicy) -> None:
@@ -90,7 +90,7 @@ def only_stage(selector: int, chunk_tokens: int, keep_tokens: int = 2048) -> Cha
     return change
 
 
-def attention_style(style: int) -> Change:
+def attention_style(style: RopeStyle) -> Change:
     """Rotary ids in attention, beyond the trained length."""
 
     def change(policy: AttentionPolicy) -> None:
@@ -99,7 +99,7 @@ def attention_style(style: int) -> Change:
     return change
 
 
-def pruning_style(style: int) -> Change:
+def pruning_style(style: RopeStyle) -> Change:
     """Rotary ids of the one stage of `exact only`, beyond the trained length: bounds knows not every style."""
 
     def change(policy: AttentionPolicy) -> None:
@@ -111,7 +111,7 @@ def pruning_style(style: int) -> Change:
     return change
 
 
-def set_style(rope, style: int) -> None:
+def set_style(rope, style: RopeStyle) -> None:
     rope.beyond_trained = style
     if style == RopeStyle.ROPE_STYLE_SELF_EXTEND:
         rope.self_extend_group = SELF_EXTEND_GROUP
@@ -134,11 +134,11 @@ METHODS = [
 ]
 
 
-def of_attention(name: str, style: int) -> Variant:
+def of_attention(name: str, style: RopeStyle) -> Variant:
     return Variant(f"attention {name}", "standard", attention_style(style))
 
 
-def of_pruning(name: str, style: int) -> Variant:
+def of_pruning(name: str, style: RopeStyle) -> Variant:
     return Variant(f"pruning {name}", "standard", pruning_style(style), baseline="exact only")
 
 
