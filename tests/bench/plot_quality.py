@@ -156,7 +156,7 @@ def draw_key_log_probs(axis: Axes, table: Table) -> None:
         axis.plot([], [], "o", color=LENGTH_COLOURS[length], label=f"{length:,} tokens")
     axis.set_title("ln p of the right key (0: certain), mean over depths", size=11)
     axis.set_xlabel("nats; bars: 95 % of the mean (Student)", size=9)
-    legend_below(axis)
+    legend_above(axis)
 
 
 def draw_perplexities(axis: Axes, table: Table) -> None:
@@ -173,7 +173,7 @@ def draw_perplexities(axis: Axes, table: Table) -> None:
                     va="center",
                     size=8,
                 )
-        axis.set_title(f"perplexity of {end:,} tokens of text", size=11)
+        axis.set_title(f"perplexity of {end:,} tokens of text", size=11, pad=20)
     axis.set_xscale("log")
     for ticks in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
         ticks(plt.FuncFormatter(lambda value, _: f"{value:g}"))
@@ -196,18 +196,22 @@ def draw_differences(axis: Axes, table: Table) -> None:
                 )
         axis.plot([], [], "o", color=PART_COLOURS[place], label=f"tokens {first:,} to {end:,}")
     axis.axvline(0, color="#4d4d4d", lw=1)
-    if max(map(abs, axis.get_xlim())) > 0.3:  # dense beyond the trained length
+    low, high = axis.get_xlim()
+    if max(-low, high) > 0.3:  # dense beyond the trained length
         axis.set_xscale("symlog", linthresh=0.05)
+        axis.set_xlim(1.4 * low, max(1.4 * high, 0.05))
     axis.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:+.2g}" if value else "0"))
     axis.set_title("change of ln p of a token, paired (right: better)", size=11)
     axis.set_xlabel("nats a token; bars: 95 %, blocks of 256 tokens", size=9)
     axis.tick_params(axis="x", labelsize=8)
-    legend_below(axis)
+    legend_above(axis)
 
 
-def legend_below(axis: Axes) -> None:
+def legend_above(axis: Axes) -> None:
+    """Between the panel and its title."""
+    axis.set_title(axis.get_title(), size=11, pad=20)
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False)
+        axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
 
 
 def dot(axis: Axes, value: float, row: float, interval: list[float] | None, colour: str) -> None:
