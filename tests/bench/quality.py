@@ -121,7 +121,8 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        name = options.run or measured_commit()
+        self._commit = measured_commit()  # of what is loaded: the tree may change during a long run
+        name = options.run or self._commit
         self.log = UnitLog(
             STATES / f"{name}.jsonl",
             {"model": options.model.name, "text": f"{options.text.name} {digest(options.text)}"},
@@ -144,7 +145,7 @@ class Bench:
 
     def finished(self, unit: str, begin: float, **found: object) -> None:
         seconds = round(time.monotonic() - begin, 1)
-        self.log.add(unit, **found, seconds=seconds, commit=measured_commit())
+        self.log.add(unit, **found, seconds=seconds, commit=self._commit)
         said = f"{found['answer']!r} {'right' if found['right'] else 'WRONG'}" if "right" in found else ""
         print(f"{unit} {said} ({seconds} s)", flush=True)
 
