@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import attention_mass
 import sessions
 from passkey import Prompts, answers, draw_keys
 from perplexity import read_tokens
@@ -152,11 +153,6 @@ class Bench:
     def attention_mass(self) -> None:
         """A study in numpy, resumable itself; its lines are in results/attention_mass.jsonl."""
         if MASS_UNIT in self.log:
-            return
-        try:
-            import attention_mass
-        except ModuleNotFoundError as error:
-            print(f"SKIPPED: {MASS_UNIT}: {error}", flush=True)
             return
         begin = time.monotonic()
         attention_mass.run(self.model, self.text_tokens, STATES, self._options.text.name)
