@@ -67,7 +67,8 @@ int64_t LayerPages(const SessionSpec& spec, int32_t layer, const EngineOptions& 
     return pages;
   }
   // The last page and the first one may hold one token each of what is needed.
-  return Min(pages, PagesFor(window + 2 * options.max_rows_per_prefill) + 1);
+  const int64_t most_rows = Max(options.max_rows_per_prefill, options.max_rows_per_decode_item);
+  return Min(pages, PagesFor(window + 2 * most_rows) + 1);
 }
 
 int64_t SessionPages(const SessionSpec& spec, const EngineOptions& options) {

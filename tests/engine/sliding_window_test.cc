@@ -104,6 +104,20 @@ TEST(SlidingWindow, ThePromiseIsEnoughForEveryCutOfTheRows) {
   }
 }
 
+// Also where a decode step may have more rows than a prefill.
+TEST(SlidingWindow, ThePromiseCoversTheLargestStep) {
+  EngineOptions options = Options();
+  options.max_rows_per_prefill = 1;
+  options.max_rows_per_decode_item = 1000;
+  const auto engine = MakeEngine(options);
+  EngineSession session(engine.get(), Spec(Sliding()));
+  Random random;
+  while (session.Tokens() + 1000 <= kMaxTokens) {
+    session.Decode(RandomTokens(session.model(), 1000, ValueKind::kIntegers, &random));
+    ASSERT_GE(StateOf(*engine, session.id()).page_bytes_reserved, 0);
+  }
+}
+
 // Pages that a window frees go to another session at once, and neither sees the other's tokens.
 TEST(SlidingWindow, FreedPagesServeOtherSessions) {
   const ModelShape model = Sliding();
