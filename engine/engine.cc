@@ -130,7 +130,7 @@ absl::Status Engine::Prepare(Session* session) {
     const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
     ASSIGN_OR_RETURN(state.page_ids, backend_->Allocate(MemorySpace::kHostMapped, bytes));
     ASSIGN_OR_RETURN(state.mask,
-                     MaskCache::Create(spec.MaskedBy(layer), spec.max_tokens, backend_.get()));
+                     MaskCache::Create(spec.MaskStages(layer), spec.max_tokens, backend_.get()));
   }
   return absl::OkStatus();
 }

@@ -22,25 +22,25 @@ int64_t MaxKept(const PruningStage& stage, int64_t max_tokens) {
 
 }  // namespace
 
-int64_t MaskCache::BytesFor(const LayerPolicy& policy, int64_t max_tokens) {
+int64_t MaskCache::BytesFor(std::span<const PruningStage> stages, int64_t max_tokens) {
   int64_t chunks = 0;
-  for (const PruningStage& stage : policy.stages) {
+  for (const PruningStage& stage : stages) {
     chunks += MaxKept(stage, max_tokens);
   }
   return static_cast<int64_t>(2 * sizeof(int32_t)) * chunks;
 }
 
-absl::StatusOr<MaskCache> MaskCache::Create(const LayerPolicy& policy,
+absl::StatusOr<MaskCache> MaskCache::Create(std::span<const PruningStage> stages,
                                             int64_t max_tokens,
                                             Backend* backend) {
   MaskCache cache;
-  for (size_t stage = 0; stage < policy.stages.size(); ++stage) {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
     cache.offsets_[stage] = cache.total_chunks_;
-    cache.total_chunks_ += MaxKept(policy.stages[stage], max_tokens);
+    cache.total_chunks_ += MaxKept(stages[stage], max_tokens);
   }
   if (cache.total_chunks_ > 0) {
     ASSIGN_OR_RETURN(cache.storage_,
-                     backend->Allocate(MemorySpace::kDevice, BytesFor(policy, max_tokens)));
+                     backend->Allocate(MemorySpace::kDevice, BytesFor(stages, max_tokens)));
   }
   return cache;
 }

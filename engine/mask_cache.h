@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "engine/backend.h"
 #include "engine/plan.h"
@@ -15,11 +16,11 @@ namespace longshore {
 /// concern.
 class MaskCache {
  public:
-  /// Room for the output of every stage of `policy` in a session of `max_tokens`.
-  static absl::StatusOr<MaskCache> Create(const LayerPolicy& policy,
+  /// Room for the output of every one of `stages` in a session of `max_tokens`.
+  static absl::StatusOr<MaskCache> Create(std::span<const PruningStage> stages,
                                           int64_t max_tokens,
                                           Backend* backend);
-  static int64_t BytesFor(const LayerPolicy& policy, int64_t max_tokens);
+  static int64_t BytesFor(std::span<const PruningStage> stages, int64_t max_tokens);
 
   const MaskState& state() const { return state_; }
   /// As it was before the last call, for its replay.

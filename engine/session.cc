@@ -4,9 +4,11 @@
 
 namespace longshore {
 
-const LayerPolicy& SessionSpec::MaskedBy(int32_t layer) const {
-  static const LayerPolicy kNoStages;
-  return model.SlidingWindow(layer) > 0 ? kNoStages : policy.Of(Phase::kDecode, layer);
+std::span<const PruningStage> SessionSpec::MaskStages(int32_t layer) const {
+  if (model.SlidingWindow(layer) > 0) {
+    return {};
+  }
+  return policy.Of(Phase::kDecode, layer).stages;
 }
 
 int64_t Session::MaxLayerTokens() const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/kv/kv_view.h"
@@ -49,7 +50,7 @@ struct SessionSpec {
   bool overcommit = false;  ///< reserve no pages ahead
 
   /// The stages whose selection a layer keeps between decode steps: none behind a sliding window.
-  const LayerPolicy& MaskedBy(int32_t layer) const;
+  std::span<const PruningStage> MaskStages(int32_t layer) const;
 };
 
 /// One sequence. Owned by Engine; not thread-safe.

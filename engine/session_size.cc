@@ -97,7 +97,7 @@ int64_t TableBytes(const SessionSpec& spec) {
   const auto page_ids = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
     bytes += static_cast<int64_t>(sizeof(LayerState)) + page_ids +
-             MaskCache::BytesFor(spec.MaskedBy(layer), spec.max_tokens);
+             MaskCache::BytesFor(spec.MaskStages(layer), spec.max_tokens);
   }
   return bytes;
 }

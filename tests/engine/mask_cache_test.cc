@@ -15,7 +15,7 @@ class MaskCacheTest : public ::testing::Test {
   MaskCacheTest()
       : backend_(*MakeBackend({.name = "cpu", .threads = 1})),
         policy_(SmallStandard().decode.rest),  // keeps 4 and 8 chunks
-        cache_(*MaskCache::Create(policy_, 1000, backend_.get())) {}
+        cache_(*MaskCache::Create(policy_.stages, 1000, backend_.get())) {}
 
   // A call that leaves `first` in every place and was refreshed at `position`.
   void Call(int32_t first, int64_t position) {
@@ -57,11 +57,11 @@ TEST_F(MaskCacheTest, StagesHaveRoomOfTheirOwn) {
 }
 
 TEST_F(MaskCacheTest, HasRoomForNoMoreChunksThanTheSessionMayHold) {
-  EXPECT_EQ(MaskCache::BytesFor(policy_, 1000), 2 * 4 * (4 + 8));
-  EXPECT_EQ(MaskCache::BytesFor(policy_, 130), 2 * 4 * (2 + 8));
-  EXPECT_EQ(MaskCache::BytesFor(policy_, 17), 2 * 4 * 2);
-  EXPECT_EQ(MaskCache::BytesFor(SmallDense().decode.rest, 1000), 0);
-  const MaskCache small = *MaskCache::Create(policy_, 130, backend_.get());
+  EXPECT_EQ(MaskCache::BytesFor(policy_.stages, 1000), 2 * 4 * (4 + 8));
+  EXPECT_EQ(MaskCache::BytesFor(policy_.stages, 130), 2 * 4 * (2 + 8));
+  EXPECT_EQ(MaskCache::BytesFor(policy_.stages, 17), 2 * 4 * 2);
+  EXPECT_EQ(MaskCache::BytesFor({}, 1000), 0);
+  const MaskCache small = *MaskCache::Create(policy_.stages, 130, backend_.get());
   EXPECT_EQ(small.Selected(1) - small.Selected(0), 2);
 }
 
@@ -109,7 +109,7 @@ TEST_F(MaskCacheTest, TruncateHoldsForBothGenerations) {
 }
 
 TEST_F(MaskCacheTest, PoliciesWithoutStagesNeedNothing) {
-  MaskCache cache = *MaskCache::Create(SmallDense().decode.rest, 1000, backend_.get());
+  MaskCache cache = *MaskCache::Create({}, 1000, backend_.get());
   EXPECT_TRUE(cache.BeginCall(backend_.get()).ok());
   EXPECT_TRUE(cache.RewindCall(backend_.get()).ok());
   cache.TruncateTo(0);
