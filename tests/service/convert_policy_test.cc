@@ -62,6 +62,38 @@ TEST(ConvertPolicy, NeitherPresetNorPolicyIsRefused) {
   EXPECT_EQ(FieldOf(PolicyFromWire(v1::PolicySpec(), "policy").status()), "policy.preset");
 }
 
+// The tables of convert_policy.cc have a row for each; other fields may refuse it.
+TEST(ConvertPolicy, EveryWireValueIsKnown) {
+  struct Field {
+    const google::protobuf::EnumDescriptor* values;
+    std::function<void(v1::AttentionPolicy*, int)> set;
+  };
+  const auto stage = [](v1::AttentionPolicy* policy) {
+    return policy->mutable_decode()->mutable_rest()->mutable_stages(1);
+  };
+  const std::vector<Field> fields = {
+      {v1::Selector_descriptor(),
+       [&](auto* policy, int value) {
+         stage(policy)->set_selector(static_cast<v1::Selector>(value));
+       }},
+      {v1::Ranking_descriptor(),
+       [](auto* policy, int value) { policy->set_ranking(static_cast<v1::Ranking>(value)); }},
+      {v1::RopeStyle_descriptor(),
+       [&](auto* policy, int value) {
+         stage(policy)->mutable_rope()->set_beyond_trained(static_cast<v1::RopeStyle>(value));
+       }},
+  };
+  for (const Field& field : fields) {
+    for (int index = 1; index < field.values->value_count(); ++index) {
+      v1::PolicySpec spec = Full("standard");
+      field.set(spec.mutable_policy(), field.values->value(index)->number());
+      const absl::Status status = PolicyFromWire(spec, "policy").status();
+      EXPECT_EQ(status.ToString().find("is not one of its values"), std::string::npos)
+          << field.values->value(index)->name() << ": " << status;
+    }
+  }
+}
+
 TEST(ConvertPolicy, EveryUnsetOrWrongFieldIsNamed) {
   struct Case {
     std::string field;

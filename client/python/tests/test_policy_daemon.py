@@ -79,7 +79,6 @@ def test_the_daemon_says_the_same(client: Client, row: Refused) -> None:
 _INTEGERS = (-5, -1, 0, 1, 2, 3, 7, 8, 16, 24, 32, 63, 64, 65, 100, 128, 256, 1024, 2048, 8192)
 _LARGE = (16384, 1 << 24, (1 << 24) + 1, (1 << 24) + 64)
 _FLOATS = (0.0, 0.5, 1.0, 1.5, 1024.0, 1025.0, float("nan"), float("inf"))
-_ENUMS = (-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 99)
 
 
 def spoil(message: Any, dice: random.Random) -> None:
@@ -98,7 +97,7 @@ def spoil(message: Any, dice: random.Random) -> None:
     else:
         values: Any = _INTEGERS + _LARGE
         if field.type == FieldDescriptor.TYPE_ENUM:
-            values = _ENUMS
+            values = (-1, *field.enum_type.values_by_number, 99)
         elif field.type == FieldDescriptor.TYPE_FLOAT:
             values = _FLOATS
         setattr(message, field.name, dice.choice(values))

@@ -188,7 +188,7 @@ def _check_query_block(
 
 
 def _check_selector(field: str, stage: wire.Stage) -> None:
-    """What a selector asks of its stage; descent asks nothing."""
+    """What a selector asks of its stage, if anything."""
     chunk = stage.chunk_tokens
     if stage.selector == wire.SELECTOR_BOUNDS:
         if chunk != PAGE_TOKENS:
