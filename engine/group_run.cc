@@ -114,6 +114,7 @@ absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) 
     const bool slides = plan.sliding_window_tokens > 0;
     trace->sliding_blocks += slides ? 1 : 0;
     trace->streaming_blocks += plan.middle == Middle::kNone && !slides ? 1 : 0;
+    trace->staged_blocks += plan.middle == Middle::kStages ? 1 : 0;
   }
   AttendArgs args;
   args.shape = run.shape;

@@ -1,5 +1,7 @@
 #include "engine/plan.h"
 
+#include <algorithm>
+
 #include "engine/algo/rope.h"
 #include "engine/core/math.h"
 
@@ -107,6 +109,19 @@ int32_t StagesToCache(const ItemState& state, const LayerPolicy& layers, const B
   return stages;
 }
 
+// Whether the masks that one phase makes serve the other: both make the same ones, windows
+// included, for a mask freezes where its window begins. Which rows of a prefill made one does not
+// matter.
+bool MakeSameMasks(const LayerPolicy& left, const LayerPolicy& right) {
+  const auto same = [](PruningStage one, const PruningStage& other) {
+    one.query_block = other.query_block;
+    return one == other;
+  };
+  return left.middle == right.middle && left.window_tokens == right.window_tokens &&
+         std::equal(left.stages.begin(), left.stages.end(), right.stages.begin(),
+                    right.stages.end(), same);
+}
+
 // Fills regions, stale stages and kept chunks, and brings `mask` to what the block leaves behind.
 void PlanStages(const ItemState& state,
                 const LayerPolicy& layers,
@@ -143,9 +158,8 @@ void PlanStages(const ItemState& state,
 
 ItemPlan PlanItem(const ItemState& state) {
   const LayerPolicy& layers = state.policy->Of(state.phase, state.layer);
-  // Masks of one phase serve the other only where both make the same ones, windows included: a mask
-  // freezes where its window begins.
-  const bool masks_carry_over = layers == state.policy->Of(Phase::kDecode, state.layer);
+  const bool masks_carry_over =
+      MakeSameMasks(layers, state.policy->Of(Phase::kDecode, state.layer));
   ItemPlan plan{.blocks = CutBlocks(state, layers), .mask = state.mask};
   for (size_t stage = 0; stage < layers.stages.size(); ++stage) {
     const bool prefills = state.phase == Phase::kPrefill;

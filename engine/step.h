@@ -41,8 +41,9 @@ struct StepTrace {
   int64_t dense_blocks = 0;      ///< query blocks that attended to everything
   int64_t streaming_blocks = 0;  ///< and to sink and window alone
   int64_t sliding_blocks = 0;    ///< and to the sliding window of their layer
+  int64_t staged_blocks = 0;     ///< and to sink, window and what stages keep
   int32_t num_stages = 0;
-  std::array<int64_t, kMaxStages> stage_refreshed = {};  ///< query blocks that ran the stage
+  std::array<int64_t, kMaxStages> stage_refreshed = {};  ///< the stage's query blocks that ran it
   std::array<int64_t, kMaxStages> stage_cached = {};     ///< and that used its cached result
   std::array<double, kMaxStages> stage_seconds = {};
   double append_seconds = 0;

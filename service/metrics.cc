@@ -56,8 +56,9 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
 
   Family<Histogram>& stage_seconds =
       Histograms(registry, "longshore_step_stage_seconds", "Time of each part of a step that ran");
-  Family<Counter>& lookups = Counters(registry, "longshore_mask_cache_lookups_total",
-                                      "Query blocks that ran a stage, or used its cached result");
+  Family<Counter>& lookups =
+      Counters(registry, "longshore_mask_cache_lookups_total",
+               "Query blocks of a stage that ran it, or used its cached result");
   append_seconds_ = &stage_seconds.Add({{"stage", "append"}}, Seconds());
   attend_seconds_ = &stage_seconds.Add({{"stage", "attend"}}, Seconds());
   for (size_t stage = 0; stage < stages_.size(); ++stage) {
@@ -113,10 +114,7 @@ void Metrics::CountStep(StepKind kind, const StepTrace& trace) {
   dense_blocks_->Increment(static_cast<double>(trace.dense_blocks));
   streaming_blocks_->Increment(static_cast<double>(trace.streaming_blocks));
   sliding_blocks_->Increment(static_cast<double>(trace.sliding_blocks));
-  if (trace.num_stages > 0) {
-    staged_blocks_->Increment(
-        static_cast<double>(trace.stage_refreshed[0] + trace.stage_cached[0]));
-  }
+  staged_blocks_->Increment(static_cast<double>(trace.staged_blocks));
   for (size_t stage = 0; stage < static_cast<size_t>(trace.num_stages); ++stage) {
     stages_[stage].refreshed->Increment(static_cast<double>(trace.stage_refreshed[stage]));
     stages_[stage].cached->Increment(static_cast<double>(trace.stage_cached[stage]));

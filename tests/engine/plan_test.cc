@@ -217,6 +217,23 @@ TEST(PlanItem, BlocksShareTheSelectionOfAStageWithALargerQueryBlock) {
   EXPECT_TRUE(decode.blocks[1].RunsStage(0));
 }
 
+// A decode step has one query block, so which rows of a prefill chose together is no difference.
+TEST(PlanItem, MasksCarryOverWhateverTheQueryBlocksOfAPrefill) {
+  AttentionPolicy policy = SmallStandard();
+  policy.prefill.rest.stages[0].query_block = 256;
+  ItemState state = StateAt(policy, Phase::kPrefill, 512, 256);
+  const ItemPlan prefill = PlanItem(state);
+  EXPECT_EQ(prefill.blocks.back().stages_to_cache, 2);
+  EXPECT_TRUE(prefill.mask.valid);
+  state.phase = Phase::kDecode;
+  state.position = 768;
+  state.rows = 1;
+  state.mask = prefill.mask;
+  EXPECT_EQ(PlanItem(state).blocks[0].first_stale_stage, 0);  // 767 and 768 lie in other periods
+  state.mask.refreshed_at = {768, 768};
+  EXPECT_EQ(PlanItem(state).blocks[0].first_stale_stage, 2);
+}
+
 TEST(PlanItem, BlocksOfOtherStylesOrWithoutStagesShareNothing) {
   AttentionPolicy policy = SmallStandard();
   policy.prefill.rest.stages[0].query_block = 256;

@@ -29,6 +29,7 @@ TEST(Metrics, AStepIsCountedByKindStageAndBlock) {
   trace.dense_blocks = 2;
   trace.streaming_blocks = 1;
   trace.sliding_blocks = 4;
+  trace.staged_blocks = 5;
   trace.num_stages = 2;
   trace.stage_refreshed = {1, 3};
   trace.stage_cached = {2, 0};
@@ -46,7 +47,7 @@ TEST(Metrics, AStepIsCountedByKindStageAndBlock) {
            "longshore_query_blocks_total{kind=\"dense\"} 2",
            "longshore_query_blocks_total{kind=\"streaming\"} 1",
            "longshore_query_blocks_total{kind=\"sliding\"} 4",
-           "longshore_query_blocks_total{kind=\"staged\"} 3",
+           "longshore_query_blocks_total{kind=\"staged\"} 5",
            "longshore_mask_cache_lookups_total{result=\"refreshed\",stage=\"prune_0\"} 1",
            "longshore_mask_cache_lookups_total{result=\"cached\",stage=\"prune_0\"} 2",
            "longshore_mask_cache_lookups_total{result=\"refreshed\",stage=\"prune_1\"} 3",

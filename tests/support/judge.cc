@@ -225,6 +225,7 @@ bool Judge::JudgeSelection(const BlockCall& call, const oracle::Layer& layer, Se
   const LayerSelection selection = session_.Selection(call.layer);
   const bool slides = model_.SlidingWindow(call.layer) > 0;
   EXPECT_EQ(session_.trace().sliding_blocks, slides ? 1 : 0);
+  EXPECT_EQ(session_.trace().staged_blocks, trace.stages.empty() ? 0 : 1);
   EXPECT_EQ(session_.trace().dense_blocks, trace.dense && !slides ? 1 : 0);
   EXPECT_EQ(session_.trace().streaming_blocks, trace.dense || !trace.stages.empty() ? 0 : 1);
   EXPECT_EQ(selection.mask.valid, !trace.stages.empty());

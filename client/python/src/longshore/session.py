@@ -219,7 +219,10 @@ class Session:
         message_bytes = self._limits.max_message_bytes - _MESSAGE_OVERHEAD_BYTES
         max_rows = message_bytes // max(nbytes // max(count, 1), 1)
         max_rows = min(self._limits.max_rows_per_prefill, max_rows)
-        return pieces(position, count, max_rows, whole_blocks(self._policy))
+        # Whole query blocks of every stage; where so many rows are too many, of what is attended together.
+        whole = whole_blocks(self._policy)
+        block = whole if whole <= max_rows else self._policy.query_block
+        return pieces(position, count, max_rows, block)
 
 
 def whole_blocks(policy: AttentionPolicy) -> int:
