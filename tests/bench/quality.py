@@ -25,7 +25,6 @@ from functools import cached_property
 from pathlib import Path
 
 import attention_mass
-import sessions
 from passkey import Prompts, answers, draw_keys
 from perplexity import read_tokens
 from quality_report import Source, passkey_unit, perplexity_unit, report
@@ -140,8 +139,7 @@ class Bench:
     def open(self, variant: Variant, max_tokens: int) -> Llama:
         """A session beyond the trained length: its rotary styles hold from the first token on."""
         target, shape = self._options.target, self.model.shape
-        policy = variant.policy(sessions.policy_in_full(target, shape, max_tokens, variant.preset))
-        attention = DaemonAttention.connect(shape, max_tokens, target=target, policy=policy)
+        attention = DaemonAttention.connect(shape, max_tokens, target=target, policy=variant.policy())
         return Llama(self.model, attention, PIECE)
 
     def finished(self, unit: str, begin: float, **found: object) -> None:

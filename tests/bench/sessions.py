@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from longshore import ModelShape, connect
+import longshore.policy
+from longshore import ModelShape
 from longshore.daemon_attention import DaemonAttention
-from longshore.policy import AttentionPolicy, Extension
+from longshore.policy import Extension
 
 EXTENSIONS = {
     name.removeprefix("EXTENSION_").lower(): number for name, number in Extension.items() if number != 0
@@ -26,20 +27,11 @@ def name(preset: str, extension: str | None) -> str:
     return preset if extension is None else f"{preset}_{extension}"
 
 
-def policy_in_full(target: str, shape: ModelShape, max_tokens: int, preset: str) -> AttentionPolicy:
-    """What a preset is, field by field: the daemon says so when a session is opened with it."""
-    with connect(target) as client:
-        with client.open_session(shape, preset, max_tokens=max_tokens, overcommit=True) as session:
-            policy = AttentionPolicy()
-            policy.CopyFrom(session.policy)
-            return policy
-
-
 def open_attention(
     shape: ModelShape, max_tokens: int, preset: str, options: argparse.Namespace
 ) -> DaemonAttention:
     """Sparse from the first token on: dense_below_tokens is 0."""
-    policy = policy_in_full(options.target, shape, max_tokens, preset)
+    policy = longshore.policy.preset(preset)
     policy.dense_below_tokens = 0
     if options.extension is not None:
         policy.extension = EXTENSIONS[options.extension]

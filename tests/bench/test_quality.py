@@ -9,9 +9,10 @@ import quality_report
 from intervals import block_bootstrap, sign_test, student, wilson
 from passkey import Answer
 from unit_log import UnitLog
-from variants import METHODS, STYLES, THREE_DEPTHS, Variant, only_stage, ranked_by
+from variants import METHODS, STYLES, TEXT_TOKENS, THREE_DEPTHS, Variant, only_stage, ranked_by
 
-from longshore.policy import AttentionPolicy, Ranking, Selector
+from longshore import ModelShape, Pairing, RopeTable
+from longshore.policy import Ranking, Selector, preset, validate
 
 MEASURED = {"model": "tiny", "text": "book"}
 
@@ -213,13 +214,19 @@ def test_variants_have_ids_of_their_own() -> None:
 
 
 def test_a_variant_is_its_preset_with_one_thing_changed() -> None:
-    preset = AttentionPolicy(sink_tokens=256, ranking=Ranking.RANKING_PROBABILITY, dense_below_tokens=8192)
-    for phase in (preset.prefill, preset.decode):
-        phase.rest.stages.add(selector=Selector.SELECTOR_BOUNDS, chunk_tokens=64, keep_tokens=8192)
-        phase.rest.stages.add(selector=Selector.SELECTOR_EXACT, chunk_tokens=8, refresh_steps=4)
-    ranked = Variant("a", "standard", ranked_by(Ranking.RANKING_SCORE_MAX)).policy(preset)
-    assert ranked.ranking == Ranking.RANKING_SCORE_MAX and ranked.prefill == preset.prefill
-    assert ranked.dense_below_tokens == 0 and preset.dense_below_tokens == 8192
-    one = Variant("b", "standard", only_stage(Selector.SELECTOR_BOUNDS, 64)).policy(preset)
+    standard = preset("standard")
+    standard.dense_below_tokens = 0
+    ranked = Variant("a", "standard", ranked_by(Ranking.RANKING_SCORE_MAX)).policy()
+    assert ranked != standard
+    ranked.ranking = standard.ranking
+    assert ranked == standard
+    one = Variant("b", "standard", only_stage(Selector.SELECTOR_BOUNDS, 64)).policy()
     (stage,) = one.decode.rest.stages
     assert (stage.chunk_tokens, stage.keep_tokens, stage.refresh_steps) == (64, 2048, 4)
+
+
+@pytest.mark.parametrize("variant", [*METHODS, *STYLES], ids=lambda variant: variant.id)
+def test_a_daemon_serves_every_variant(variant) -> None:
+    rope = RopeTable.from_base(10000.0, 64, Pairing.INTERLEAVED, trained_tokens=8192)
+    shape = ModelShape(num_layers=4, num_heads=3, num_kv_heads=1, head_dim=64, rope_tables=[rope])
+    validate(variant.policy(), shape, max_tokens=TEXT_TOKENS)

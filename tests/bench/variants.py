@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from longshore.policy import AttentionPolicy, LayerPolicy, Ranking, RopeStyle, Selector, Stage
+from longshore.policy import AttentionPolicy, LayerPolicy, Ranking, RopeStyle, Selector, Stage, preset
 
 Change = Callable[[AttentionPolicy], None]
 
@@ -45,10 +45,9 @@ class Variant:
     def is_baseline(self) -> bool:
         return self.baseline in (self.name, self.same_as)
 
-    def policy(self, preset_in_full: AttentionPolicy) -> AttentionPolicy:
-        """Sparse from the first token on: dense_below_tokens is 0."""
-        policy = AttentionPolicy()
-        policy.CopyFrom(preset_in_full)
+    def policy(self) -> AttentionPolicy:
+        """In full, sparse from the first token on: dense_below_tokens is 0."""
+        policy = preset(self.preset)
         policy.dense_below_tokens = 0
         if self.change is not None:
             self.change(policy)
