@@ -20,10 +20,10 @@ HOW_TO_READ = (
     "Brackets are 95 % intervals: Wilson's of shares, Student's of mean ln p of the right key's tokens "
     "(teacher forcing; behind it in brackets, without the first token: once the answer begins with a number), a "
     "bootstrap of blocks of 256 tokens of perplexity. Differences are paired, answer by answer and token by token; p "
-    "is the exact sign test's. No correction for many comparisons: of twenty true equals one is told apart. "
+    "is the exact sign test's. No correction for many comparisons: of twenty true equals one is told apart."
 )
 NOTES = {
-    "methods": HOW_TO_READ + "Differences are from `standard`.",
+    "methods": "Differences are from `standard`.",
     "styles": HOW_TO_READ
     + "Attention styles: `standard` with its `streaming` replaced. Pruning styles: `exact only` with its "
     "`relative` replaced (`bounds` cannot be scored under every style). Differences are from the one that was changed.",
@@ -41,6 +41,7 @@ class Table:
         self.name = name
         self.lines = [line for line in lines if line["table"] == name]
         order = [variant.name for variant in TABLES[name]]
+        self.baselines = {variant.name for variant in TABLES[name] if variant.same_as}
         known = {line["variant"] for line in self.lines}
         self.variants = [variant for variant in order if variant in known]
 
@@ -66,7 +67,9 @@ class Table:
 
 
 def tables(lines: list[dict]) -> list[Table]:
-    return [table for name in TABLES if (table := Table(name, lines)).lines]
+    """Those that say more than their baselines do."""
+    found = [Table(name, lines) for name in TABLES]
+    return [table for table in found if not table.baselines.issuperset(table.variants)]
 
 
 def write_figures(results: Path, lines: list[dict]) -> list[str]:
@@ -200,6 +203,7 @@ def draw_differences(axis: Axes, table: Table) -> None:
     if max(-low, high) > 0.3:  # dense beyond the trained length
         axis.set_xscale("symlog", linthresh=0.05)
         axis.set_xlim(1.4 * low, max(1.4 * high, 0.05))
+        axis.set_xticks([tick for tick in (-10, -3, -1, -0.3, -0.1, -0.05, 0, 0.05) if tick > 1.4 * low])
     axis.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:+.2g}" if value else "0"))
     axis.set_title("change of ln p of a token, paired (right: better)", size=11)
     axis.set_xlabel("nats a token; bars: 95 %, blocks of 256 tokens", size=9)
@@ -223,9 +227,10 @@ def dot(axis: Axes, value: float, row: float, interval: list[float] | None, colo
 
 def markdown(lines: list[dict]) -> list[str]:
     """Of each table, what was found and what was predicted."""
-    text = []
-    for table in tables(lines):
-        text += ["", f"## {TITLES[table.name]}", "", NOTES[table.name], ""]
+    drawn = tables(lines)
+    text = ["", "## Quality", "", HOW_TO_READ] if drawn else []
+    for table in drawn:
+        text += ["", f"### {TITLES[table.name]}", "", NOTES[table.name], ""]
         text += grid(
             table.variants,
             {
