@@ -244,14 +244,6 @@ def test_sliding_windows_have_groups_of_their_own() -> None:
     assert policy.explain("standard", shape, 100).decode.groups[0].step.attended.fresh == 100
 
 
-def test_a_prefill_block_selects_for_its_first_row() -> None:
-    it = policy.explain("standard", LLAMA, 20_000, max_tokens=200_000)
-    step = it.prefill.groups[0].step
-    assert it.prefill.rows == 20_000 - 19_968
-    assert step.stages[0].candidates == (19_969 - 1280) // 64
-    assert step.window.fresh == 20_000 - 256 - (19_969 - 1280) // 64 * 64
-
-
 def test_probes_and_descent_read_few_keys() -> None:
     full = policy.preset("paper-3k")
     full.decode.first_layers = 0

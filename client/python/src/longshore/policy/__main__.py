@@ -99,6 +99,8 @@ session. Bytes are those of keys, values and key summaries, each counted once a 
   average  over all steps between            dense   what the policy dense reads
   all kept  there is nothing to choose, so nothing is scored
 
+In prefill a stage runs once for the rows that share its choice ("every 256 rows"): its column reads
+is one run, of which each query block is charged an equal part.
 Of descent the bytes are an upper bound: 1 + log2(chunk) keys a head, at most the whole chunk.""",
         epilog=EXAMPLES,
         formatter_class=raw,

@@ -11,7 +11,7 @@ from longshore.model_shape import ModelShape
 from longshore.policy import layer_step, session_size, table
 from longshore.policy.engine_data import DEFAULT_LIMITS, SessionLimits
 from longshore.policy.layer_step import Clock, LayerStep, QueryBlock
-from longshore.policy.policy_check import query_block_of, style_name
+from longshore.policy.policy_check import style_name
 from longshore.policy.refusal import refuse
 from longshore.policy.validation import in_full, validate
 
@@ -39,7 +39,8 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class Phase:
-    """Decode: a step of one token. Prefill: the query block that ends at the context.
+    """Decode: a step of one token. Prefill: the query block that ends at the context, of a prefill
+    that goes on, so that its stages' cost is shared with the blocks that they also choose for.
 
     rows    of the query block
     groups  every layer is in one
@@ -204,14 +205,12 @@ class _View:
         trained = self._trained_tokens(layer)
         layers = session_size.layers_of(phase, layer)
         key_bytes = session_size.token_bytes(shape)
-        chosen_from = first_position
-        if layers.stages and not decodes:
-            rows = query_block_of(self.policy, layers.stages[0])
-            chosen_from = layer_step.block_start(first_position, rows)
+        rows = self.policy.query_block
         block = QueryBlock(
             first_position=first_position,
-            chosen_from=chosen_from,
             end=self.context_tokens,
+            rows=1 if decodes else rows,
+            alike_from=layer_step.block_start(self._alike_after(trained), rows),
             sink_tokens=self.policy.sink_tokens,
             token_bytes=key_bytes,
             head_bytes=key_bytes // shape.num_kv_heads,
@@ -234,8 +233,16 @@ class _View:
         """Whether a block whose last row is the context's is beyond the trained length."""
         if trained is None:
             return False
-        from_start = self.policy.extension == wire.EXTENSION_FROM_START
-        return (from_start and self.max_tokens > trained) or self.context_tokens > trained
+        return self._extends_from_start(trained) or self.context_tokens > trained
+
+    def _extends_from_start(self, trained: int) -> bool:
+        return self.policy.extension == wire.EXTENSION_FROM_START and self.max_tokens > trained
+
+    def _alike_after(self, trained: int | None) -> int:
+        """The longest context whose last block has no stages yet, or other rotary styles."""
+        if trained is None or not self._beyond(trained):
+            return self.policy.dense_below_tokens
+        return 0 if self._extends_from_start(trained) else trained
 
     def _middle(
         self, layers: wire.LayerPolicy, block: QueryBlock, layer: int, trained: int | None

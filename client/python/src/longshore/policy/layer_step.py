@@ -46,6 +46,7 @@ class StageReads:
     kept_chunks    of them; a stage that keeps all scores none and reads nothing
     keep_tokens    its budget
     rope           the style of its rotary ids at this context
+    shared_rows    rows of a prefill that share a choice, and so its cost; 1 in decode
     read_bytes     to score all candidates, once for all rows that share the choice; of descent at
                    most: its ways differ in length, and meet
     """
@@ -57,6 +58,7 @@ class StageReads:
     keep_tokens: int
     refresh_steps: int
     rope: str
+    shared_rows: int
     read_bytes: int
 
 
@@ -65,7 +67,10 @@ class QueryBlock:
     """Whose step it is.
 
     first_position, end  positions of the rows: [first_position, end)
-    chosen_from          first position of the coarsest stage's query block, which fixes the middle
+    rows                 that are attended together: 1 in decode; in a prefill the policy's query
+                         block, of which the last one may have fewer
+    alike_from           of a prefill: where the blocks begin that have stages and the rotary styles
+                         of this one. No others share its choices
     sink_tokens          of the policy
     token_bytes          of a key of one layer, all KV heads; its value has as many
     head_bytes           of a key of one KV head
@@ -74,21 +79,35 @@ class QueryBlock:
     """
 
     first_position: int
-    chosen_from: int
     end: int
+    rows: int
+    alike_from: int
     sink_tokens: int
     token_bytes: int
     head_bytes: int
     num_heads: int
     beyond: bool
 
+    def sharing(self, stage: wire.Stage) -> tuple[int, int]:
+        """First position and number of the rows that share a choice of the stage with this block.
+
+        Those within an absolute multiple of the stage's query block, in a prefill that goes on.
+        """
+        if self.rows == 1:
+            return self.first_position, 1
+        stage_rows = stage.query_block or self.rows
+        start = block_start(self.first_position, stage_rows)
+        first = max(start, self.alike_from)
+        return first, start + stage_rows - first
+
 
 @dataclass(frozen=True)
 class LayerStep:
     """One layer's step: its stages, and what it attends to.
 
-    sink, selected, window  tokens attended to, the block's own among the window's
-    read_bytes              stages that run, and keys and values in attention
+    sink, selected, window  tokens that any of the rows attends to, the block's own in the window
+    read_bytes              stages that run, and keys and values in attention. In a prefill a stage
+                            that runs once for several query blocks is charged to each in equal parts
     """
 
     stages: tuple[StageReads, ...]
@@ -110,7 +129,9 @@ def pruned_step(block: QueryBlock, layers: wire.LayerPolicy, ages: int) -> Layer
     age = np.arange(ages, dtype=np.int64)
     chunk = layers.stages[0].chunk_tokens if layers.stages else 1
     # The middle's end M stays where it was when the coarsest stage refreshed; the window grows.
-    refreshed_at = block.chosen_from - (age if layers.stages else 0 * age)
+    refreshed_at = block.first_position + 0 * age
+    if layers.stages:
+        refreshed_at = block.sharing(layers.stages[0])[0] - age
     older = refreshed_at + 1 - layers.window_tokens - block.sink_tokens
     middle = np.maximum(0, older // chunk * chunk)
     reads = np.zeros_like(age)
@@ -120,7 +141,8 @@ def pruned_step(block: QueryBlock, layers: wire.LayerPolicy, ages: int) -> Layer
         candidates = tokens // stage.chunk_tokens
         kept = np.minimum(stage.keep_tokens // stage.chunk_tokens, candidates)
         scored = np.where(kept == candidates, 0, candidates * _chunk_bytes(stage, block))
-        reads += np.where(age % stage.refresh_steps == 0, scored, 0)
+        blocks = block.sharing(stage)[1] // block.rows  # that one choice serves
+        reads += np.where(age % stage.refresh_steps == 0, scored, 0) // blocks
         stages.append(_stage_reads(stage, block, int(candidates[0]), int(kept[0]), int(scored[0])))
         tokens = kept * stage.chunk_tokens
     selected = tokens if layers.stages else 0 * age
@@ -155,6 +177,7 @@ def _stage_reads(
         keep_tokens=stage.keep_tokens,
         refresh_steps=stage.refresh_steps,
         rope=style_name(rope),
+        shared_rows=block.sharing(stage)[1],
         read_bytes=read_bytes,
     )
 

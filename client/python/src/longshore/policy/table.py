@@ -111,7 +111,9 @@ def _group(group: LayerGroup, decodes: bool) -> Iterator[str]:
     parts = (("sink", step.sink), ("selected", step.selected), ("window", step.window))
     named = [f"{name} {_range(part)}" for name, part in parts if part.fresh or part.cached]
     sum_of = f"{' + '.join(named)} = " if len(named) > 1 else ""
-    yield f"    attends to {sum_of}{_range(step.attended)} tokens, ids {group.rope}"
+    together = "" if decodes else "its rows together "  # causally, and each to its own window
+    attends = "attends" if decodes else "attend"
+    yield f"    {together}{attends} to {sum_of}{_range(step.attended)} tokens, ids {group.rope}"
     reads, dense = step.read_bytes, byte_text(group.dense_bytes)
     if len(reads.values) > 1:
         yield (
@@ -135,7 +137,7 @@ def _stages(stages: Sequence[StageReads], decodes: bool) -> list[str]:
     ]
     for index, stage in enumerate(stages):
         kept = stage.kept_chunks * stage.chunk_tokens
-        every = f"every {stage.refresh_steps}" if decodes else "every block"
+        every = f"every {stage.refresh_steps}" if decodes else f"every {stage.shared_rows} rows"
         reads = "all kept" if stage.kept_chunks == stage.candidates else byte_text(stage.read_bytes)
         numbers = (
             f"{stage.chunk_tokens:,}",
