@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from bad_policies import ROPE, SHAPE, VALUES, WRITTEN, Refused
+from bad_policies import MAX_REGION, ROPE, SHAPE, VALUES, WRITTEN, Refused
 from bad_sessions import MODELS, SIZES
 from google.protobuf import text_format
 
@@ -290,8 +292,46 @@ def test_a_context_past_the_session_is_refused() -> None:
         longshore.InvalidArgument, match="context_tokens 11 is not in 1..max_tokens 10"
     ):
         policy.explain("standard", SHAPE, 11, max_tokens=10)
-    with pytest.raises(longshore.InvalidArgument, match="max_tokens 0 is not in"):
-        policy.explain("standard", SHAPE, 0)
+    for context in (0, MAX_REGION + 1):
+        said = f"^context_tokens {context} is not in 1..{MAX_REGION}"
+        with pytest.raises(longshore.InvalidArgument, match=said):
+            policy.explain("standard", SHAPE, context)
+    with pytest.raises(longshore.InvalidArgument, match="^max_tokens 0 is not in"):
+        policy.explain("standard", SHAPE, 1, max_tokens=0)
+    with pytest.raises(TypeError):
+        policy.explain("standard", SHAPE, 1.5, max_tokens=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_tokens": 1.5}, TypeError),
+        ({"max_tokens": True}, TypeError),
+        ({"max_tokens": 1 << 63}, ValueError),
+        ({"dense_below_tokens": 1.5}, TypeError),
+        ({"dense_below_tokens": 1 << 63}, ValueError),
+        ({"policy": "\udcff"}, ValueError),
+        ({"model": ModelShape(1 << 31, 1, 1, 64)}, ValueError),
+        # Before anything that the daemon would refuse.
+        ({"policy": "standrd", "max_tokens": 1.5}, TypeError),
+    ],
+)
+def test_what_no_request_can_hold(
+    client: longshore.Client, options: dict[str, Any], error: type[Exception]
+) -> None:
+    given = {"model": SHAPE, "policy": "standard", "max_tokens": 10} | options
+    with pytest.raises(error) as opened:
+        client.open_session(**given)
+    given["shape"] = given.pop("model")
+    with pytest.raises(error) as validated:
+        policy.validate(**given)
+    assert type(validated.value) is type(opened.value)
+    assert str(validated.value) == str(opened.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    policy.validate("standard", SHAPE, max_tokens=np.int64(5))  # type: ignore[arg-type]
+    assert policy.explain("standard", SHAPE, np.int32(5)).as_dict()["max_tokens"] == 5  # type: ignore[arg-type]
 
 
 def test_numbers_and_layers_as_text() -> None:

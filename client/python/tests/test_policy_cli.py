@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,11 @@ from tiny_model import Weights
 
 from longshore import policy
 from longshore.policy.__main__ import main
+from longshore.policy.engine_data import preset_text
 
 MODEL = ["--layers", "4", "--heads", "8", "--kv-heads", "2", "--head-dim", "64"]
+SLIDING = ["--sliding-window", "4", "--sliding-layers"]
+HUGE = "99999999999999999999"
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -141,7 +145,21 @@ def test_explain_of_smollm2(capsys: pytest.CaptureFixture[str], smollm2_path: Pa
     [
         (["--context", "9"], "give --model, or --layers as well"),
         (["--context", "9", "--layers", "3", "--heads", "2"], "or --head-dim as well"),
-        (["--context", "0", *MODEL], "max_tokens 0 is not in 1..16777216"),
+        (["--context", "0", *MODEL], "context_tokens 0 is not in 1..16777216"),
+        (["--context", HUGE, *MODEL], f"--context {HUGE} is not in -9223372036854775807..9"),
+        (["--context", "9", *MODEL, "--max-tokens", HUGE], f"--max-tokens {HUGE} is not in"),
+        (["--context", "9", *MODEL, "--trained-tokens", HUGE], f"--trained-tokens {HUGE} is not"),
+        (["--context", "9", *MODEL, "--sliding-window", HUGE], f"--sliding-window {HUGE} is not"),
+        (["--context", "9", *MODEL, "--dense-below", HUGE], f"--dense-below {HUGE} is not in"),
+        # Of the right type, and more than there is memory for.
+        (["--context", "9", *MODEL[2:], "--layers", "2000000000"], "num_layers 2000000000 is not"),
+        (
+            ["--context", "9", *MODEL[:6], "--head-dim", "2000000000", "--trained-tokens", "9"],
+            "model.head_dim 2000000000 is not one of 64,",
+        ),
+        (["--context", "9", *MODEL, *SLIDING, "0-99999999999"], "99999999999 is not below --lay"),
+        (["--context", "9", *MODEL, *SLIDING, "9" * 5000], "is neither a layer nor a range"),
+        (["--context", "9", *MODEL, *SLIDING, "0,3-1"], "--sliding-layers 0,3-1: 3 comes after 1"),
         (["--context", "9", "--max-tokens", "8", *MODEL], "9 is not in 1..max_tokens 8"),
         (["--context", "9", *MODEL, "--sliding-layers", "1"], "give both"),
         (
@@ -159,3 +177,50 @@ def test_what_explain_cannot_do(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert said in error(capsys, "explain", "standard", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--sliding-window", "5"],
+            "--sliding-window goes with a model: give --model, or --layers",
+        ),
+        (["--sliding-layers", "0"], "--sliding-layers goes with a model"),
+        (["--dtype", "bf16"], "--dtype goes with a model"),
+        (["--trained-tokens", "5", "--max-tokens", "9"], "--trained-tokens goes with a model"),
+        (["--layers", "99999999999", *MODEL[2:]], "--layers 99999999999 is not in -2147483647..2"),
+    ],
+)
+def test_what_check_cannot_do(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in error(capsys, "check", "standard", *arguments)
+
+
+def test_names_need_not_be_text(tmp_path: Path) -> None:
+    """What a shell gives as $'\\xff' in Linux: bytes that are no UTF-8, in a name or in a path."""
+
+    def run(*arguments: bytes) -> tuple[int, bytes, bytes]:
+        command = [sys.executable, "-m", "longshore.policy", *arguments]
+        environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+        done = subprocess.run(command, capture_output=True, env=environment)
+        return done.returncode, done.stdout, done.stderr
+
+    for arguments in ((b"show", b"\xff"), (b"check", b"\xff")):
+        status, _, said = run(*arguments)
+        assert (status, said.count(b"\n")) == (1, 1)
+        assert said.startswith(b'error: policy.preset "\\xff" is not one of standard,')
+    path = os.fsencode(tmp_path) + b"/\xff.textproto"
+    status, _, said = run(b"check", path)
+    assert (status, said.count(b"\n")) == (1, 1) and b"No such file" in said
+    with open(path, "w") as file:
+        file.write(preset_text("standard"))
+    status, told, said = run(b"check", path)
+    assert (status, said) == (0, b"")
+    assert told.endswith("/\ufffd.textproto is a policy that a daemon takes\n".encode())
+
+
+def test_names_can_be_too_long_for_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error(capsys, "check", "x" * 300).startswith('policy.preset "xxx')
+    assert error(capsys, "check", "x" * 300 + ".textproto").endswith("File name too long")

@@ -23,7 +23,6 @@ from longshore._proto.longshore.v1.policy_pb2 import (
     LayerPolicy,
     Middle,
     PhasePolicy,
-    PolicySpec,
     ProbesParams,
     Ranking,
     RopeChoice,
@@ -33,7 +32,7 @@ from longshore._proto.longshore.v1.policy_pb2 import (
 )
 from longshore.policy.engine_data import DEFAULT_LIMITS, PRESETS, SessionLimits, preset
 from longshore.policy.explanation import Explanation, explain
-from longshore.policy.validation import validate
+from longshore.policy.validation import policy_spec, validate
 
 __all__ = [
     "AttentionPolicy",
@@ -57,10 +56,3 @@ __all__ = [
     "preset",
     "validate",
 ]
-
-
-def policy_spec(policy: str | AttentionPolicy, dense_below_tokens: int | None) -> PolicySpec:
-    """A preset, with its dense_below_tokens replaced unless that is None, or a policy in full."""
-    if isinstance(policy, str):
-        return PolicySpec(preset=policy, dense_below_tokens=dense_below_tokens)
-    return PolicySpec(policy=policy, dense_below_tokens=dense_below_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from longshore.errors import InvalidArgument
 from longshore.model_shape import ModelShape, Pairing, RopeTable
 from longshore.policy import PRESETS, AttentionPolicy, explain, preset, validate
 from longshore.policy.engine_data import preset_text
+from longshore.policy.model_check import check_model
 from longshore.policy.table import describe
 
 DESCRIPTION = """\
@@ -37,6 +39,12 @@ examples:
   python -m longshore.policy explain wide --context 500000 --model m.gguf --json | jq .decode"""
 
 _SHAPE_OPTIONS = ("layers", "heads", "kv_heads", "head_dim")
+_OF_A_SHAPE = ("dtype", "trained_tokens", "sliding_window", "sliding_layers")  # change it
+
+# As the wire has them: int32 and int64.
+_LARGEST = dict.fromkeys(_SHAPE_OPTIONS, (1 << 31) - 1) | dict.fromkeys(
+    ("trained_tokens", "sliding_window", "context", "max_tokens", "dense_below"), (1 << 63) - 1
+)
 
 
 class _UserError(Exception):
@@ -48,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
+        _check_numbers(options)
         run(options)
         sys.stdout.flush()
     except _UserError as error:
@@ -146,6 +155,14 @@ def _add_session_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check_numbers(options: argparse.Namespace) -> None:
+    """What a request can hold goes on, to be refused in the daemon's words."""
+    for name, largest in _LARGEST.items():
+        value = getattr(options, name, None)
+        if value is not None and not -largest <= value <= largest:
+            raise _UserError(f"{_option(name)} {value} is not in {-largest}..{largest}")
+
+
 def _list(options: argparse.Namespace) -> None:
     width = max(map(len, PRESETS))
     for name in PRESETS:
@@ -161,7 +178,7 @@ def _check(options: argparse.Namespace) -> None:
     shape = _shape(options, required=False)
     policy, dense_below = _policy(options.policy), options.dense_below
     validate(policy, shape, max_tokens=options.max_tokens, dense_below_tokens=dense_below)
-    print(f"{options.policy} is a policy that a daemon takes")
+    print(f"{_shown(options.policy)} is a policy that a daemon takes")
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -174,17 +191,18 @@ def _explain(options: argparse.Namespace) -> None:
         max_tokens=options.max_tokens,
         dense_below_tokens=options.dense_below,
     )
-    explanation = replace(explanation, name=options.policy)
+    explanation = replace(explanation, name=_shown(options.policy))
     print(json.dumps(explanation.as_dict(), indent=1) if options.json else explanation)
 
 
 def _policy(name: str) -> str | AttentionPolicy:
     """A preset's name as it is; the policy of a file. What looks like neither is told as a name."""
-    path = Path(name)
-    if name in PRESETS or (not path.exists() and "." not in name and os.sep not in name):
+    if name in PRESETS:
         return name
+    if not os.path.exists(name) and "." not in name and os.sep not in name:
+        preset(name)  # raises
     try:
-        text = path.read_text()
+        text = Path(name).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise _UserError(f"cannot read {name}: {reason}") from error
@@ -212,7 +230,12 @@ def _shape(options: argparse.Namespace, required: bool) -> ModelShape | None:
         kv_heads = options.heads if options.kv_heads is None else options.kv_heads
         shape = ModelShape(options.layers, options.heads, kv_heads, options.head_dim)
     else:
+        idle = [name for name in _OF_A_SHAPE if getattr(options, name) is not None]
+        if idle:
+            raise _UserError(f"{_option(idle[0])} goes with a model: give --model, or --layers")
         return None
+    # Before anything is made of its sizes. The tables of a file may yet be changed.
+    check_model(replace(shape, rope_tables=()))
     return _adjusted(shape, options)
 
 
@@ -254,15 +277,21 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         return set(range(num_layers))
     layers: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        match = re.fullmatch("([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
+        if match is None:
             raise _UserError(f"--sliding-layers {text}: {part!r} is neither a layer nor a range")
-        layers |= set(range(int(first), int(last or first) + 1))
-    if max(layers, default=0) >= num_layers:
-        raise _UserError(
-            f"--sliding-layers {text}: {max(layers)} is not below --layers {num_layers}"
-        )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise _UserError(f"--sliding-layers {text}: {first} comes after {last}")
+        if last >= num_layers:
+            raise _UserError(f"--sliding-layers {text}: {last} is not below --layers {num_layers}")
+        layers |= set(range(first, last + 1))
     return layers
+
+
+def _shown(name: str) -> str:
+    """A name from the command line, whose bytes may be no UTF-8, as text that can be printed."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _option(name: str) -> str:

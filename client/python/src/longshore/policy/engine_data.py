@@ -49,7 +49,8 @@ def preset(name: str) -> AttentionPolicy:
     """A preset in full, the caller's own. Raises InvalidArgument, which lists the names."""
     if name not in PRESETS:
         known = ", ".join(PRESETS)
-        refuse("policy.preset", f'"{_c_escape(name.encode()[:64])}" is not one of {known}')
+        written = name.encode(errors="surrogateescape")[:64]  # a shell's bytes may be no UTF-8
+        refuse("policy.preset", f'"{_c_escape(written)}" is not one of {known}')
     return text_format.Parse(preset_text(name), AttentionPolicy())
 
 

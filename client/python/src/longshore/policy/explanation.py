@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from operator import index
 from typing import Any
 
 from longshore._proto.longshore.v1 import policy_pb2 as wire
@@ -136,10 +137,14 @@ def explain(
     Bytes are those of keys, values and summaries that are looked at, each once a step, in kv_dtype.
     Raises what validate() does.
     """
+    longest = limits.max_tokens_per_session
+    if max_tokens is None and not 1 <= context_tokens <= longest:
+        refuse("context_tokens", f"{context_tokens} is not in 1..{longest}")
     max_tokens = context_tokens if max_tokens is None else max_tokens
     validate(
         policy, shape, max_tokens=max_tokens, dense_below_tokens=dense_below_tokens, limits=limits
     )
+    context_tokens, max_tokens = index(context_tokens), index(max_tokens)
     if not 1 <= context_tokens <= max_tokens:
         refuse("context_tokens", f"{context_tokens} is not in 1..max_tokens {max_tokens}")
     full = in_full(policy, dense_below_tokens)
@@ -158,7 +163,9 @@ def explain(
         dense_below_tokens=full.dense_below_tokens,
         extension=wire.Extension.Name(full.extension).removeprefix("EXTENSION_").lower(),
         decode=view.phase(full.decode, last, decodes=True),
-        prefill=view.phase(full.prefill, layer_step.block_start(last, full.query_block), decodes=False),
+        prefill=view.phase(
+            full.prefill, layer_step.block_start(last, full.query_block), decodes=False
+        ),
         memory=SessionMemory(
             page_bytes=page_bytes,
             summary_bytes=page_bytes // 32,  # 1/64 for each of two kinds

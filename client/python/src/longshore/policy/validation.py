@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from longshore._proto.longshore.v1.policy_pb2 import AttentionPolicy
+from longshore._proto.longshore.v1.policy_pb2 import AttentionPolicy, PolicySpec
+from longshore._proto.longshore.v1.session_pb2 import OpenSessionRequest
 from longshore.model_shape import ModelShape
 from longshore.policy.engine_data import DEFAULT_LIMITS, SessionLimits, preset
 from longshore.policy.model_check import check_model
@@ -27,7 +28,13 @@ def validate(
     limits                      of a daemon whose operator has set others than the defaults
 
     What depends on the moment is left to the daemon: whether its pool and its tables have room.
+    What no request can hold is a TypeError or a ValueError, as of open_session.
     """
+    OpenSessionRequest(
+        model=None if shape is None else shape.to_wire(),
+        policy=policy_spec(policy, dense_below_tokens),
+        max_tokens=max_tokens,
+    )
     if shape is not None:
         check_model(shape)
     full = _checked(policy, dense_below_tokens)
@@ -37,6 +44,13 @@ def validate(
         check_page(shape)
         if max_tokens is not None:
             check_session_size(shape, full, max_tokens, limits)
+
+
+def policy_spec(policy: str | AttentionPolicy, dense_below_tokens: int | None) -> PolicySpec:
+    """A preset, with its dense_below_tokens replaced unless that is None, or a policy in full."""
+    if isinstance(policy, str):
+        return PolicySpec(preset=policy, dense_below_tokens=dense_below_tokens)
+    return PolicySpec(policy=policy, dense_below_tokens=dense_below_tokens)
 
 
 def in_full(policy: str | AttentionPolicy, dense_below_tokens: int | None) -> AttentionPolicy:
