@@ -51,6 +51,25 @@ def test_what_does_not_fit_is_named() -> None:
         longshore.merge([part, part._replace(out=np.ones((2, 2, 3), np.float32))])
     with pytest.raises(ValueError, match=r"parts\[1\]\.out is float16 \(1, 2, 3\)"):
         longshore.merge([part, part._replace(out=part.out.astype(np.float16))])
+    with pytest.raises(ValueError, match=r"parts\[1\]\.lse is float16 \(1, 2\), parts\[0\]\.lse is fl"):
+        longshore.merge([part, part._replace(lse=np.zeros((1, 2), np.float16))])
+    for number, lse in enumerate((np.zeros((1, 3)), np.zeros((2, 1)), np.zeros(2), np.zeros((1, 2, 1)))):
+        said = rf"parts\[{number}\]\.lse is \({lse.shape[0]},.*\.out \(1, 2, 3\) has \[rows, heads\] \(1, 2\)"
+        with pytest.raises(ValueError, match=said):
+            longshore.merge([part] * number + [part._replace(lse=lse)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_parts_without_tokens_count_nothing() -> None:
+    part = Attended(np.full((1, 2, 3), 7, np.float32), np.array([[5, -np.inf]], np.float32))
+    none = Attended(np.zeros((1, 2, 3), np.float32), np.full((1, 2), -np.inf, np.float32))
+    out, lse = longshore.merge([none, part._replace(out=part.out * np.float32([[[1], [0]]])), none])
+    np.testing.assert_array_equal(out, [[[7, 7, 7], [0, 0, 0]]])
+    np.testing.assert_array_equal(lse, part.lse)
+    for parts in ([none], [none, none]):
+        out, lse = longshore.merge(parts)
+        np.testing.assert_array_equal(out, none.out)
+        np.testing.assert_array_equal(lse, none.lse)
 
 
 @pytest.mark.daemon
@@ -78,6 +97,35 @@ def test_two_sessions_give_what_one_would(tmp_path: Path) -> None:
         expected = whole.decode(0, rows, k[299:], v[299:], want_lse=True)
         np.testing.assert_allclose(merged.out, expected[0], atol=2e-6)
         np.testing.assert_allclose(merged.lse, expected[1], atol=2e-6)
+
+
+@pytest.mark.daemon
+def test_requests_take_turns_with_a_prefix(tmp_path: Path) -> None:
+    """As the module's docstring shows it: two requests, two layers, three steps of each."""
+    model = ModelShape(2, 6, 2, 64, [])
+    n, steps = 150, 3
+    q, k, v = gaussian(model, n + 2 * steps)
+    with (
+        real_daemon(tmp_path) as target,
+        longshore.connect(target) as client,
+        client.open_session(model, "dense", max_tokens=n) as prefix,
+        client.open_session(model, "dense", max_tokens=steps) as one,
+        client.open_session(model, "dense", max_tokens=steps) as other,
+    ):
+        for layer in range(2):
+            prefix.append(layer, k[: n - 1], v[: n - 1])
+        for step in range(steps):
+            for first, request in ((n, one), (n + steps, other)):
+                row = slice(first + step, first + step + 1)
+                seen = [*range(n), *range(first, first + step + 1)]
+                past = (to_float64(k[seen]), to_float64(v[seen]))
+                expected, _ = dense_attention(model, to_float64(q[row]), *past)
+                for layer in range(2):
+                    last = (k[n - 1 : n], v[n - 1 : n])
+                    shared = prefix.decode(layer, q[row], *last, want_lse=True, exclude_sink_logits=True)
+                    own = request.decode(layer, q[row], k[row], v[row], want_lse=True)
+                    np.testing.assert_allclose(longshore.merge([shared, own]).out, expected, atol=1e-5)
+                prefix.truncate(n - 1)
 
 
 @pytest.mark.daemon
