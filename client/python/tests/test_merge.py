@@ -150,5 +150,9 @@ def test_sliding_window_layers_see_their_last_tokens_and_free_the_rest(tmp_path:
         with pytest.raises(longshore.OutOfRange, match="position 500 is below 675") as error:
             session.truncate(500)
         assert error.value.reason == "TOKENS_EXPIRED"
+        # As the README says: from there on, or from 0.
+        assert error.value.metadata == {"earliest_position": "675"}
+        session.truncate(675)
+        assert session.describe().layer_tokens == (675, 675)
         session.truncate(0)
         assert session.describe().page_bytes_used == 0
