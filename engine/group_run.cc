@@ -77,7 +77,7 @@ AttendBlock AttendOf(const GroupRun& run, size_t index) {
   if (plan.middle == Middle::kDense) {
     block.block.regions = Regions{};
   } else if (plan.sliding_window_tokens == 0) {  // the others are at true positions
-    block.rule = RuleOf(run.policy->attention_rope, run, plan, block.block);
+    block.rule = RuleOf(run.policy->AttentionRopeOf(*run.layers), run, plan, block.block);
   }
   if (plan.middle == Middle::kStages) {
     const size_t last = run.layers->stages.size() - 1;

@@ -190,6 +190,9 @@ absl::Status CheckLayers(const LayerPolicy& layers, const AttentionPolicy& polic
   if (layers.window_tokens < 1 || layers.window_tokens > kMaxRegionTokens) {
     return InvalidField("window_tokens", layers.window_tokens, " is not in 1..", kMaxRegionTokens);
   }
+  if (layers.attention_rope.has_value()) {
+    RETURN_IF_ERROR(CheckRopeChoice("attention_rope", *layers.attention_rope, RopeUse::kAttention));
+  }
   if (layers.middle == Middle::kStages) {
     return CheckStages(layers, policy);
   }

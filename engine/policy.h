@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,7 @@ struct LayerPolicy {
   Middle middle = Middle::kDense;
   int64_t window_tokens = 0;         ///< W
   std::vector<PruningStage> stages;  ///< coarse to fine; empty unless kStages
+  std::optional<RopeChoice> attention_rope = std::nullopt;  ///< else the policy's
 
   /// The granularity of the middle region: the first stage's chunk, 1 without stages.
   int32_t MiddleChunkTokens() const { return stages.empty() ? 1 : stages.front().chunk_tokens; }
@@ -95,13 +97,16 @@ struct AttentionPolicy {
   int32_t query_block = 64;        ///< rows that are attended together
   int32_t query_stride = 1;  ///< every query_stride-th row of a block is scored, from the last
   int64_t dense_below_tokens = 0;  ///< shorter contexts are dense; 0 turns it off
-  RopeChoice attention_rope;
+  RopeChoice attention_rope;       ///< of layers that do not have their own
   Extension extension = Extension::kAtTrainedLength;
   PhasePolicy prefill;
   PhasePolicy decode;
 
   int32_t QueryBlockOf(const PruningStage& stage) const {
     return stage.query_block == 0 ? query_block : stage.query_block;
+  }
+  RopeChoice AttentionRopeOf(const LayerPolicy& layers) const {
+    return layers.attention_rope.value_or(attention_rope);
   }
   const LayerPolicy& Of(Phase phase, int32_t layer) const {
     return (phase == Phase::kPrefill ? prefill : decode).Of(layer);

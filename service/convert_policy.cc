@@ -141,6 +141,10 @@ absl::StatusOr<LayerPolicy> LayerFromWire(const v1::LayerPolicy& wire, absl::str
         StageFromWire(wire.stages(index), absl::StrCat(field, ".stages[", index, "]")));
     layer.stages.push_back(stage);
   }
+  if (wire.has_attention_rope()) {
+    ASSIGN_OR_RETURN(layer.attention_rope,
+                     RopeFromWire(wire.attention_rope(), absl::StrCat(field, ".attention_rope")));
+  }
   return layer;
 }
 
@@ -242,6 +246,9 @@ v1::LayerPolicy LayerToWire(const LayerPolicy& layer) {
   wire.set_window_tokens(layer.window_tokens);
   for (const PruningStage& stage : layer.stages) {
     *wire.add_stages() = StageToWire(stage);
+  }
+  if (layer.attention_rope.has_value()) {
+    *wire.mutable_attention_rope() = RopeToWire(*layer.attention_rope);
   }
   return wire;
 }

@@ -118,6 +118,22 @@ AttentionPolicy EarlyLayersDiffer() {
   return policy;
 }
 
+// Each layer group with attention ids of its own.
+AttentionPolicy EarlyLayersAttendAtOtherIds() {
+  AttentionPolicy policy = EarlyLayersDiffer();
+  const auto beyond = [](RopeStyle style) {
+    return RopeChoice{.within_trained = RopeStyle::kTruePositions,
+                      .beyond_trained = style,
+                      .self_extend_group = 3,
+                      .self_extend_neighbor_tokens = 100};
+  };
+  for (PhasePolicy* phase : {&policy.prefill, &policy.decode}) {
+    phase->early.attention_rope = beyond(RopeStyle::kInfLlm);
+    phase->rest.attention_rope = beyond(RopeStyle::kSelfExtend);
+  }
+  return policy;
+}
+
 std::vector<ConformanceCase> Sizes() {
   std::vector<ConformanceCase> cases;
   for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {3, 3}, {4, 2}, {4, 1}, {16, 1}}) {
@@ -224,6 +240,10 @@ std::vector<ConformanceCase> Scores() {
 
 std::vector<ConformanceCase> Layers() {
   return {{.name = "FourLayers", .model = FourLayers(), .steps = kAcross},
+          {.name = "EarlyLayersAttendAtOtherIds",
+           .model = FourLayers(),
+           .policy = EarlyLayersAttendAtOtherIds(),
+           .steps = kAcross},
           {.name = "EarlyLayersDiffer",
            .model = FourLayers(),
            .policy = EarlyLayersDiffer(),

@@ -60,6 +60,10 @@ TEST(Policy, LimitsAreNamedWithBothNumbers) {
        "prefill.rest.stages[0].query_block", "96 is not a multiple of the policy's 64"},
       {[](AttentionPolicy* p) { p->prefill.rest.stages[1].query_block = 128; },
        "prefill.rest.stages[1].query_block", "128 does not divide the previous stage's 64"},
+      {[](AttentionPolicy* p) {
+         p->prefill.rest.attention_rope = RopeChoice{.beyond_trained = RopeStyle::kRelative};
+       },
+       "prefill.rest.attention_rope.beyond_trained", "relative is for pruning only"},
       {[](AttentionPolicy* p) { p->query_stride = 0; }, "query_stride",
        "0 is not in 1..query_block 64"},
       {[](AttentionPolicy* p) { p->query_stride = 65; }, "query_stride",

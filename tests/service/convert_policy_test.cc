@@ -109,6 +109,8 @@ TEST(ConvertPolicy, EveryUnsetOrWrongFieldIsNamed) {
       {"attention_rope.beyond_trained",
        [](auto* policy) { policy->mutable_attention_rope()->clear_beyond_trained(); }},
       {"extension", [](auto* policy) { policy->clear_extension(); }},
+      {"decode.rest.attention_rope.within_trained",
+       [](auto* policy) { policy->mutable_decode()->mutable_rest()->mutable_attention_rope(); }},
       {"prefill.rest.middle", [](auto* policy) { policy->clear_prefill(); }},
       {"decode.rest.middle",
        [](auto* policy) {
@@ -157,6 +159,19 @@ TEST(ConvertPolicy, WhatDoesNotBelongTogetherIsSaid) {
     EXPECT_EQ(PolicyFromWire(spec, "policy").status().message(),
               "policy.policy.decode." + spoiled.message);
   }
+}
+
+TEST(ConvertPolicy, LayersMayHaveTheirOwnAttentionRope) {
+  AttentionPolicy policy = *PresetPolicy("standard");
+  policy.decode.rest.attention_rope = RopeChoice{.within_trained = RopeStyle::kTruePositions,
+                                                 .beyond_trained = RopeStyle::kSelfExtend,
+                                                 .self_extend_group = 4,
+                                                 .self_extend_neighbor_tokens = 512};
+  v1::PolicySpec spec;
+  *spec.mutable_policy() = PolicyToWire(policy);
+  const auto back = PolicyFromWire(spec, "policy");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, policy);
 }
 
 TEST(ConvertPolicy, SelectorsBringTheirParameters) {

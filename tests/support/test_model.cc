@@ -188,6 +188,7 @@ oracle::Model OracleModel(const ModelShape& model, int32_t layer) {
 
 oracle::Policy OraclePolicy(const AttentionPolicy& policy, Phase phase, int32_t layer) {
   const LayerPolicy& layers = policy.Of(phase, layer);
+  const RopeChoice attention = policy.AttentionRopeOf(layers);
   oracle::Policy told = {.middle = OracleMiddle(layers.middle),
                          .sink_tokens = policy.sink_tokens,
                          .window_tokens = layers.window_tokens,
@@ -196,9 +197,9 @@ oracle::Policy OraclePolicy(const AttentionPolicy& policy, Phase phase, int32_t 
                          .query_stride = policy.query_stride,
                          .ranking = OracleRanking(policy.ranking),
                          .probability_power = double{policy.probability_power},
-                         .rope_within = OracleStyle(policy.attention_rope.within_trained),
-                         .rope_beyond = OracleStyle(policy.attention_rope.beyond_trained),
-                         .self_extend = OracleSelfExtend(policy.attention_rope)};
+                         .rope_within = OracleStyle(attention.within_trained),
+                         .rope_beyond = OracleStyle(attention.beyond_trained),
+                         .self_extend = OracleSelfExtend(attention)};
   for (const PruningStage& stage : layers.stages) {
     told.stages.push_back(OracleStage(stage));
   }

@@ -121,6 +121,10 @@ WRITTEN = [  # service/convert_policy.cc
     spoilt("ranking -1 is not one of its values", put("ranking", -1)),
     spoilt("attention_rope.within_trained is not set", lambda p: p.ClearField("attention_rope")),
     spoilt("attention_rope.beyond_trained is not set", put("attention_rope.beyond_trained", 0)),
+    spoilt(
+        "decode.rest.attention_rope.beyond_trained is not set",
+        put("decode.rest.attention_rope.within_trained", wire.ROPE_STYLE_STREAMING),
+    ),
     spoilt("extension is not set", put("extension", 0)),
     spoilt("extension 99 is not one of its values", put("extension", 99)),
     spoilt("prefill.rest.middle is not set", lambda p: p.ClearField("prefill")),
@@ -195,6 +199,14 @@ VALUES = [  # engine/policy.cc
     spoilt("query_stride 0 is not in 1..query_block 64", put("query_stride", 0)),
     spoilt("query_stride 65 is not in 1..query_block 64", put("query_stride", 65)),
     spoilt("dense_below_tokens -5 is less than 0", put("dense_below_tokens", -5)),
+    spoilt(
+        "prefill.rest.attention_rope.beyond_trained relative is for pruning only",
+        lambda p: p.prefill.rest.attention_rope.MergeFrom(
+            wire.RopeChoice(
+                within_trained=wire.ROPE_STYLE_STREAMING, beyond_trained=wire.ROPE_STYLE_RELATIVE
+            )
+        ),
+    ),
     spoilt(
         "attention_rope.within_trained relative is for pruning only",
         put("attention_rope.within_trained", wire.ROPE_STYLE_RELATIVE),

@@ -231,7 +231,7 @@ class _View:
             layers=members,
             middle=middle,
             trained_tokens=trained,
-            rope=self._rope(middle, block.beyond),
+            rope=self._rope(middle, layers, block.beyond),
             step=step,
             dense_bytes=step.read_bytes.fresh if slides else 2 * key_bytes * block.end,
         )
@@ -263,10 +263,11 @@ class _View:
             return "dense_below"
         return wire.Middle.Name(layers.middle).removeprefix("MIDDLE_").lower()
 
-    def _rope(self, middle: str, beyond: bool) -> str:
+    def _rope(self, middle: str, layers: wire.LayerPolicy, beyond: bool) -> str:
         if middle in ("dense", "dense_below", "sliding_window"):
             return "true_positions"
-        rope = self.policy.attention_rope
+        own = layers.HasField("attention_rope")
+        rope = layers.attention_rope if own else self.policy.attention_rope
         return style_name(rope.beyond_trained if beyond else rope.within_trained)
 
     def _step(

@@ -88,6 +88,8 @@ def _check_layers_written(layers: wire.LayerPolicy, at: str) -> None:
     _check_enum(f"{at}.middle", layers.middle, wire.Middle)
     for index, stage in enumerate(layers.stages):
         _check_stage_written(stage, f"{at}.stages[{index}]")
+    if layers.HasField("attention_rope"):
+        _check_rope_written(layers.attention_rope, f"{at}.attention_rope")
 
 
 def _check_stage_written(stage: wire.Stage, at: str) -> None:
@@ -138,6 +140,8 @@ def _check_phase(at: str, phase: wire.PhasePolicy, policy: wire.AttentionPolicy)
 
 def _check_layers(at: str, layers: wire.LayerPolicy, policy: wire.AttentionPolicy) -> None:
     _check_range(f"{at}.window_tokens", layers.window_tokens, 1)
+    if layers.HasField("attention_rope"):
+        _check_rope(f"{at}.attention_rope", layers.attention_rope, pruning=False)
     entries = len(layers.stages)
     if layers.middle == wire.MIDDLE_STAGES:
         if not 1 <= entries <= _MAX_STAGES:
