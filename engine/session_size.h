@@ -15,8 +15,8 @@ int64_t PageBytes(const ModelShape& model);
 int64_t PagesFor(int64_t tokens);
 
 /// Pages that a layer holds at most: those of max_tokens, or in a sliding-window layer of the
-/// window and two calls of as many rows as one may have, the last one (which may be replayed) and the
-/// next.
+/// window and two calls of as many rows as one may have, the last one (which may be replayed) and
+/// the next.
 int64_t LayerPages(const SessionSpec& spec, int32_t layer, const EngineOptions& options);
 /// Of all layers: what a session reserves when it is opened, unless it overcommits.
 int64_t SessionPages(const SessionSpec& spec, const EngineOptions& options);
