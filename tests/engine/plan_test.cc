@@ -1,27 +1,12 @@
 #include "engine/plan.h"
 
-#include <limits>
-
 #include <gtest/gtest.h>
 
+#include "tests/engine/plan_test.h"
 #include "tests/support/test_model.h"
 
 namespace longshore {
 namespace {
-
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-
-// SmallStandard: S=64, W=128; 4 of the 64-token chunks every 16 steps, 8 of the 8-token chunks
-// every 4 steps.
-ItemState StateAt(const AttentionPolicy& policy, Phase phase, int64_t position, int64_t rows) {
-  ItemState state;
-  state.policy = &policy;
-  state.trained_tokens = kNoLimit;
-  state.phase = phase;
-  state.position = position;
-  state.rows = rows;
-  return state;
-}
 
 MaskState MaskAt(int64_t coarse, int64_t fine, int64_t middle_end) {
   MaskState mask;
@@ -185,70 +170,6 @@ TEST(PlanItem, MultiRowDecodeRefreshesByItsLastRow) {
   EXPECT_EQ(plan.blocks[1].stages_to_cache, 2);
 }
 
-// 512..703 in rows 0..191 of the call, first stage in blocks of 128: 512..639, 640..703.
-TEST(PlanItem, BlocksShareTheSelectionOfAStageWithALargerQueryBlock) {
-  AttentionPolicy policy = SmallStandard();
-  policy.prefill.rest.stages[0].query_block = 128;
-  policy.decode.rest.stages[0].query_block = 128;
-  ItemState state = StateAt(policy, Phase::kPrefill, 512, 192);
-  state.first_row = 1000;
-  const ItemPlan plan = PlanItem(state);
-  ASSERT_EQ(plan.blocks.size(), 3U);
-  const std::array<StageRows, 3> coarse = {{{1000, 128}, {1000, 128}, {1128, 64}}};
-  const std::array<bool, 3> runs_coarse = {true, false, true};
-  const std::array<int64_t, 3> middle_end = {512 - 128, 512 - 128, 640 - 128};
-  for (size_t block = 0; block < 3; ++block) {
-    EXPECT_EQ(plan.blocks[block].stage_rows[0], coarse[block]);
-    EXPECT_EQ(plan.blocks[block].RunsStage(0), runs_coarse[block]);
-    EXPECT_TRUE(plan.blocks[block].RunsStage(1));
-    EXPECT_EQ(plan.blocks[block].stage_rows[1].rows, 64);
-    EXPECT_EQ(plan.blocks[block].regions.middle_end, middle_end[block]);
-    EXPECT_EQ(plan.blocks[block].stages_to_cache, block == 2 ? 2 : 0);
-  }
-  // The second block of a pair is the last one: the first one's coarse selection is kept, too.
-  state.rows = 128;
-  const ItemPlan pair = PlanItem(state);
-  EXPECT_EQ(pair.blocks[0].stages_to_cache, 1);
-  EXPECT_EQ(pair.blocks[1].stages_to_cache, 2);
-  // In decode every block runs what is stale for itself.
-  state.phase = Phase::kDecode;
-  const ItemPlan decode = PlanItem(state);
-  EXPECT_EQ(decode.blocks[0].stage_rows[0].rows, 64);
-  EXPECT_TRUE(decode.blocks[1].RunsStage(0));
-}
-
-// A decode step has one query block, so which rows of a prefill chose together is no difference.
-TEST(PlanItem, MasksCarryOverWhateverTheQueryBlocksOfAPrefill) {
-  AttentionPolicy policy = SmallStandard();
-  policy.prefill.rest.stages[0].query_block = 256;
-  ItemState state = StateAt(policy, Phase::kPrefill, 512, 256);
-  const ItemPlan prefill = PlanItem(state);
-  EXPECT_EQ(prefill.blocks.back().stages_to_cache, 2);
-  EXPECT_TRUE(prefill.mask.valid);
-  state.phase = Phase::kDecode;
-  state.position = 768;
-  state.rows = 1;
-  state.mask = prefill.mask;
-  EXPECT_EQ(PlanItem(state).blocks[0].first_stale_stage, 0);  // 767 and 768 lie in other periods
-  state.mask.refreshed_at = {768, 768};
-  EXPECT_EQ(PlanItem(state).blocks[0].first_stale_stage, 2);
-}
-
-TEST(PlanItem, BlocksOfOtherStylesOrWithoutStagesShareNothing) {
-  AttentionPolicy policy = SmallStandard();
-  policy.prefill.rest.stages[0].query_block = 256;
-  ItemState state = StateAt(policy, Phase::kPrefill, 512, 256);
-  state.trained_tokens = 700;  // 640..703 is the first block beyond
-  const ItemPlan plan = PlanItem(state);
-  ASSERT_EQ(plan.blocks.size(), 4U);
-  EXPECT_EQ(plan.blocks[1].stage_rows[0], (StageRows{0, 128}));
-  EXPECT_EQ(plan.blocks[2].stage_rows[0], (StageRows{128, 128}));
-  policy.dense_below_tokens = 576;  // 512..575 is dense
-  const ItemPlan dense = PlanItem(state);
-  EXPECT_EQ(dense.blocks[1].stage_rows[0], (StageRows{64, 64}));
-  EXPECT_EQ(dense.blocks[1].regions.middle_end, 576 - 128);
-}
-
 TEST(PlanItem, CrossingTheTrainedLengthRefreshesEveryStage) {
   const AttentionPolicy policy = SmallStandard();
   ItemState state = StateAt(policy, Phase::kDecode, 513, 1);
@@ -365,50 +286,6 @@ TEST(GroupBlocks, PrefillIsOneGroupAndDecodeOneABlock) {
   const auto prefill = GroupBlocks(plans, Phase::kPrefill);
   ASSERT_EQ(prefill.size(), 1U);
   EXPECT_EQ(prefill[0].size(), 3U);
-}
-
-TEST(PlanSummaries, CoverWhatEachStyleReads) {
-  AttentionPolicy policy = SmallStandard();  // true positions within, relative beyond
-  const auto plan = [&policy](int64_t trained, int64_t max_tokens) {
-    ModelShape model = TestModel();
-    model.rope_tables[0].trained_tokens = trained;
-    return PlanSummaries(policy, model, 0, max_tokens);
-  };
-  EXPECT_FALSE(plan(1000, 1000).unrotated);
-  EXPECT_EQ(plan(1000, 1000).rotated_below, 1000);
-  EXPECT_EQ(plan(1000, 600).rotated_below, 600);
-  EXPECT_TRUE(plan(1000, 1001).unrotated);
-  EXPECT_EQ(plan(1000, 1001).rotated_below, 1000);
-  EXPECT_EQ(plan(kNoLimit, 5000).rotated_below, 5000);
-
-  policy.extension = Extension::kFromStart;  // one regime: one kind
-  EXPECT_TRUE(plan(1000, 5000).unrotated);
-  EXPECT_EQ(plan(1000, 5000).rotated_below, 0);
-  EXPECT_FALSE(plan(1000, 1000).unrotated);
-  EXPECT_EQ(plan(1000, 1000).rotated_below, 1000);
-  policy.extension = Extension::kAtTrainedLength;
-
-  for (PhasePolicy* phase : {&policy.prefill, &policy.decode}) {
-    phase->rest.stages[0].rope = {.within_trained = RopeStyle::kRelative,
-                                  .beyond_trained = RopeStyle::kTruePositions};
-  }
-  EXPECT_TRUE(plan(1000, 600).unrotated);
-  EXPECT_EQ(plan(1000, 600).rotated_below, 0);
-  EXPECT_EQ(plan(1000, 5000).rotated_below, 5000);
-
-  policy = OneStage(8, 64, 4);  // no bounds
-  EXPECT_FALSE(plan(1000, 5000).unrotated);
-  EXPECT_EQ(plan(1000, 5000).rotated_below, 0);
-  policy = SmallDense();
-  EXPECT_FALSE(plan(1000, 5000).unrotated);
-  EXPECT_EQ(plan(1000, 5000).rotated_below, 0);
-  policy.prefill = SmallStandard().prefill;  // one phase is enough
-  EXPECT_TRUE(plan(1000, 5000).unrotated);
-
-  ModelShape sliding = TestModel();
-  sliding.layer_sliding_window = {512};
-  EXPECT_FALSE(PlanSummaries(SmallStandard(), sliding, 0, 5000).unrotated);
-  EXPECT_EQ(PlanSummaries(SmallStandard(), sliding, 0, 5000).rotated_below, 0);
 }
 
 // The policy has no say behind a sliding window.
