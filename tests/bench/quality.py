@@ -53,6 +53,10 @@ class Passkeys:
     variants: Sequence[Variant]
     depths: Sequence[float]
 
+    @property
+    def name(self) -> str:
+        return f"passkey/{self.length}"
+
     def run(self, bench: Bench, variant: Variant) -> None:
         every = EVEN_DEPTHS if self.turn % 2 else ODD_DEPTHS
         keys = dict(zip(every, draw_keys(SEED + self.turn, len(every)), strict=True))
@@ -81,6 +85,10 @@ class Perplexities:
 
     length: int
     variants: Sequence[Variant]
+
+    @property
+    def name(self) -> str:
+        return f"perplexity/{self.length}"
 
     def run(self, bench: Bench, variant: Variant) -> None:
         unit = perplexity_unit(variant, self.length)
@@ -188,10 +196,13 @@ def main() -> None:
     parser.add_argument("--text", required=True, type=Path)
     parser.add_argument("--target", help="where longshored listens")
     parser.add_argument("--run", metavar="NAME")
+    parser.add_argument("--only", nargs="+", metavar="PHASE", help="such as passkey/16384 perplexity/12288")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if options.target is None and not options.report:
         parser.error("--target is needed to measure")
+    if unknown := set(options.only or ()) - {phase.name for phase in PHASES}:
+        parser.error(f"--only {' '.join(sorted(unknown))}: there are {sorted({phase.name for phase in PHASES})}")
     try:
         bench = Bench(options)
         if not options.report:
@@ -200,8 +211,9 @@ def main() -> None:
         parser.error(str(error))
     try:
         if not options.report:
-            measure(bench, PHASES)
-            bench.attention_mass()
+            measure(bench, [phase for phase in PHASES if not options.only or phase.name in options.only])
+            if not options.only:
+                bench.attention_mass()
     except KeyboardInterrupt:
         print(f"stopped after {len(bench.log)} units; the same command goes on", flush=True)
     lines = write_report(Source(bench.log, bench.model.name, options.text.name))
