@@ -1,5 +1,6 @@
 #include "service/config.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <limits>
@@ -22,6 +23,7 @@ constexpr char kDefaultMetricsListen[] = "127.0.0.1:9464";
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
 constexpr double kMaxDrainSeconds = 3600;
+constexpr double kMaxLeaseSeconds = 366.0 * 24 * 3600;
 
 struct Unit {
   absl::string_view name;
@@ -141,6 +143,31 @@ absl::Status ReadCountLimits(const config::Limits& written, Config* config) {
                    &config->max_steps_in_flight);
 }
 
+absl::Status ReadSeconds(double seconds,
+                         double largest,
+                         absl::string_view field,
+                         std::chrono::milliseconds* duration) {
+  if (!(seconds >= 0 && seconds <= largest)) {
+    return InvalidField(field, seconds, " is not in 0..", largest);
+  }
+  *duration = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  return absl::OkStatus();
+}
+
+absl::Status ReadLeases(const config::Limits& written, Config* config) {
+  if (written.max_lease_seconds() != 0) {
+    RETURN_IF_ERROR(ReadSeconds(written.max_lease_seconds(), kMaxLeaseSeconds,
+                                "limits.max_lease_seconds", &config->max_lease));
+    config->default_lease = std::min(config->default_lease, config->max_lease);
+  }
+  if (written.default_lease_seconds() != 0) {
+    RETURN_IF_ERROR(ReadSeconds(written.default_lease_seconds(),
+                                std::chrono::duration<double>(config->max_lease).count(),
+                                "limits.default_lease_seconds", &config->default_lease));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadLogLevel(const std::string& name, Config* config) {
   if (name.empty()) {
     return absl::OkStatus();
@@ -212,14 +239,12 @@ absl::StatusOr<Config> ResolveConfig(const config::DaemonConfig& written) {
   config.allow_overcommit_memory = written.allow_overcommit_memory();
   RETURN_IF_ERROR(ReadLogLevel(written.log_level(), &config));
   if (written.has_drain_seconds()) {
-    const double seconds = written.drain_seconds();
-    if (!(seconds >= 0 && seconds <= kMaxDrainSeconds)) {
-      return InvalidField("drain_seconds", seconds, " is not in 0..", kMaxDrainSeconds);
-    }
-    config.drain_limit = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+    RETURN_IF_ERROR(ReadSeconds(written.drain_seconds(), kMaxDrainSeconds, "drain_seconds",
+                                &config.drain_limit));
   }
   RETURN_IF_ERROR(ReadByteLimits(written.limits(), &config));
   RETURN_IF_ERROR(ReadCountLimits(written.limits(), &config));
+  RETURN_IF_ERROR(ReadLeases(written.limits(), &config));
   return config;
 }
 

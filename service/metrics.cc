@@ -1,5 +1,7 @@
 #include "service/metrics.h"
 
+#include <prometheus/text_serializer.h>
+
 #include <string>
 
 namespace longshore {
@@ -13,7 +15,7 @@ using prometheus::Histogram;
 constexpr std::array<const char*, kNumMethods> kMethodNames = {
     "OpenSession",  "DescribeSession", "ListSessions", "TruncateSession",
     "CloseSession", "AppendKV",        "Prefill",      "DecodeStep",
-    "StreamSteps",  "GetServerInfo",   "OpenRegion",   "CloseRegion"};
+    "StreamSteps",  "GetServerInfo",   "OpenRegion",   "CloseRegion", "GetMetrics"};
 constexpr std::array<const char*, 3> kStepKindNames = {"append", "prefill", "decode"};
 
 // 50 us to 100 s: a decode step of a short context to a prefill of a long one, with queueing.
@@ -89,6 +91,10 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
   sessions_ = &Gauges(registry, "longshore_sessions", "Open sessions").Add({});
   queue_depth_ =
       &Gauges(registry, "longshore_queue_depth", "Calls that wait for the engine").Add({});
+}
+
+std::string Metrics::Text() const {
+  return prometheus::TextSerializer().Serialize(registry_->Collect());
 }
 
 void Metrics::CountRequest(Method method, const absl::Status& status) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
@@ -28,8 +29,9 @@ enum class Method : uint8_t {
   kGetServerInfo,
   kOpenRegion,
   kCloseRegion,
+  kGetMetrics,
 };
-inline constexpr size_t kNumMethods = 12;
+inline constexpr size_t kNumMethods = 13;
 
 const char* NameOf(Method method);
 
@@ -46,6 +48,8 @@ class Metrics {
   void SetEngine(const PoolUsage& pool, int64_t num_sessions);
   void SetQueueDepth(int64_t jobs);
 
+  /// All of it in Prometheus' text format 0.0.4.
+  std::string Text() const;
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
 
  private:

@@ -32,6 +32,12 @@ v1::GetServerInfoResponse MakeServerInfo(const Config& config,
   limits->set_max_queued_calls(config.max_queued_calls);
   limits->set_pool_bytes(config.engine.pool_bytes);
   limits->set_max_steps_in_flight(config.max_steps_in_flight);
+  limits->set_max_queued_bytes(config.max_queued_bytes);
+  limits->set_max_table_bytes(config.engine.max_table_bytes);
+  limits->set_max_score_bytes(config.engine.max_score_bytes);
+  using Seconds = std::chrono::duration<double>;
+  limits->set_default_lease_seconds(Seconds(config.default_lease).count());
+  limits->set_max_lease_seconds(Seconds(config.max_lease).count());
 
   for (const std::string& name : PresetNames()) {
     info.add_presets(name);
@@ -55,8 +61,22 @@ grpc::ServerUnaryReactor* ServerService::GetServerInfo(grpc::CallbackServerConte
     const MutexLock lock(&mutex_);
     if (info_.has_value()) {
       *call.response() = *info_;
+      const std::chrono::duration<double> uptime = std::chrono::steady_clock::now() - start_;
+      call.response()->set_uptime_seconds(uptime.count());
     }
     call.Finish(info_.has_value() ? absl::OkStatus() : LoadingError());
+  }
+  return call.reactor();
+}
+
+grpc::ServerUnaryReactor* ServerService::GetMetrics(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  UnaryCall<v1::GetMetricsRequest, v1::GetMetricsResponse> call(
+      Method::kGetMetrics, {context, request, response}, metrics_);
+  if (!call.refused()) {
+    call.response()->set_text(metrics_->Text());
+    call.Finish(absl::OkStatus());
   }
   return call.reactor();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 
 #include <grpcpp/grpcpp.h>
@@ -18,7 +19,8 @@ v1::GetServerInfoResponse MakeServerInfo(const Config& config,
                                          const DeviceInfo& device);
 
 /// Services with handlers that take bytes; see ParseMessage().
-using ServerBase = v1::Server::WithRawCallbackMethod_GetServerInfo<v1::Server::Service>;
+using ServerBase = v1::Server::WithRawCallbackMethod_GetServerInfo<
+    v1::Server::WithRawCallbackMethod_GetMetrics<v1::Server::Service>>;
 using RegionsBase = v1::Regions::WithRawCallbackMethod_OpenRegion<
     v1::Regions::WithRawCallbackMethod_CloseRegion<v1::Regions::Service>>;
 
@@ -34,8 +36,12 @@ class ServerService final : public ServerBase {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
 
  private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Metrics* metrics_;
   Mutex mutex_;
   std::optional<v1::GetServerInfoResponse> info_ ABSL_GUARDED_BY(mutex_);
