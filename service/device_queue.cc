@@ -11,6 +11,10 @@ namespace longshore {
 namespace {
 
 constexpr char kNothingChanged[] = "nothing was changed";
+// How often a full line is searched for jobs that nobody wants any more.
+constexpr std::chrono::milliseconds kSearchInterval{10};
+// When the idle hook found no memory.
+constexpr std::chrono::seconds kIdlePause{1};
 
 absl::Status CheckStillWanted(const Job& job) {
   if (job.cancelled && job.cancelled()) {
@@ -82,19 +86,50 @@ absl::Status DeviceQueue::Refusal(int64_t bytes) const {
   return absl::OkStatus();
 }
 
+// Moves jobs out of the line that are cancelled or too late, so that they do not keep others out.
+void DeviceQueue::TakeUnwanted(std::list<Unwanted>* unwanted) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    absl::Status reason = CheckStillWanted(it->job);
+    if (reason.ok()) {
+      ++it;
+      continue;
+    }
+    waiting_bytes_ -= it->job.bytes;
+    unwanted->push_back({.job = std::move(it->job), .reason = std::move(reason)});
+    it = waiting_.erase(it);
+  }
+}
+
+// Splices `place`, one job, into the line, or says why not.
+absl::Status DeviceQueue::Admit(std::list<Waiting>* place, std::list<Unwanted>* unwanted) {
+  const int64_t bytes = place->front().job.bytes;
+  absl::Status refusal = Refusal(bytes);
+  const Clock::time_point now = Clock::now();
+  if (absl::IsResourceExhausted(refusal) && now >= next_search_) {
+    next_search_ = now + kSearchInterval;
+    TakeUnwanted(unwanted);
+    refusal = Refusal(bytes);
+  }
+  if (refusal.ok()) {
+    waiting_bytes_ += bytes;
+    waiting_.splice(waiting_.end(), *place);
+  }
+  if (options_.on_depth) options_.on_depth(std::ssize(waiting_));
+  return refusal;
+}
+
 void DeviceQueue::Push(Job job) {
   absl::Status refusal;
   std::list<Waiting> place;  // made outside the lock, and spliced into the line inside
   place.push_back({.job = std::move(job)});
   Job& placed = place.front().job;
+  std::list<Unwanted> unwanted;
   {
     const MutexLock lock(&mutex_);
-    refusal = Refusal(placed.bytes);
-    if (refusal.ok()) {
-      waiting_bytes_ += placed.bytes;
-      waiting_.splice(waiting_.end(), place);
-      if (options_.on_depth) options_.on_depth(std::ssize(waiting_));
-    }
+    refusal = Admit(&place, &unwanted);
+  }
+  for (Unwanted& late : unwanted) {
+    late.job.done(late.reason);
   }
   if (!refusal.ok()) {
     placed.done(refusal);
@@ -122,11 +157,8 @@ std::list<DeviceQueue::Waiting>::iterator DeviceQueue::Choose() {
   return first;
 }
 
-std::optional<Job> DeviceQueue::Next() {
-  MutexLock lock(&mutex_);
-  while (waiting_.empty() && !stop_) {
-    lock.Wait(&changed_);
-  }
+std::optional<Job> DeviceQueue::TakeJob() {
+  const MutexLock lock(&mutex_);
   if (waiting_.empty()) {
     return std::nullopt;
   }
@@ -147,6 +179,55 @@ void DeviceQueue::Finished() {
   changed_.notify_all();
 }
 
+// Until a job waits or `until` has come. False when the thread is to end.
+bool DeviceQueue::WaitForJob(Clock::time_point until) {
+  MutexLock lock(&mutex_);
+  while (waiting_.empty() && !stop_) {
+    if (until == Clock::time_point::max()) {
+      lock.Wait(&changed_);
+    } else if (!lock.WaitUntil(&changed_, until)) {
+      break;
+    }
+  }
+  return !waiting_.empty() || !stop_;
+}
+
+// When to come again.
+DeviceQueue::Clock::time_point DeviceQueue::RunIdle(Engine& engine) {
+  {
+    const MutexLock lock(&mutex_);
+    if (options_.idle == nullptr || state_ != State::kServing) {
+      return Clock::time_point::max();
+    }
+    running_ = true;
+  }
+  Clock::time_point next;
+  try {
+    next = options_.idle(engine);
+  } catch (const std::bad_alloc&) {  // as in RunJob()
+    next = Clock::now() + kIdlePause;
+  }
+  Finished();
+  return next;
+}
+
+void DeviceQueue::RunJobs(Engine& engine) {
+  Clock::time_point idle_again{};
+  while (WaitForJob(idle_again)) {
+    std::optional<Job> job = TakeJob();
+    if (!job.has_value()) {
+      idle_again = RunIdle(engine);
+      continue;
+    }
+    const absl::Status status = RunJob(&*job, &engine);
+    // First, so that whoever has the answer sees in the gauges what it did.
+    if (options_.on_job_run) options_.on_job_run(engine);
+    job->done(status);
+    Finished();
+    idle_again = {};
+  }
+}
+
 void DeviceQueue::RunThread(EngineFactory factory) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = factory();
   {
@@ -162,13 +243,7 @@ void DeviceQueue::RunThread(EngineFactory factory) {
   if (!engine.ok()) {
     return;
   }
-  while (std::optional<Job> job = Next()) {
-    const absl::Status status = RunJob(&*job, engine->get());
-    // First, so that whoever has the answer sees in the gauges what it did.
-    if (options_.on_job_run) options_.on_job_run(**engine);
-    job->done(status);
-    Finished();
-  }
+  RunJobs(**engine);
 }
 
 void DeviceQueue::DropWaiting(const absl::Status& reason) {
@@ -187,16 +262,15 @@ void DeviceQueue::DropWaiting(const absl::Status& reason) {
 bool DeviceQueue::Drain(std::chrono::milliseconds limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   {
-    MutexLock lock(&mutex_);
+    const MutexLock lock(&mutex_);
     if (state_ != State::kLost) {
       state_ = State::kDraining;
     }
-    changed_.notify_all();
-    while ((running_ || !waiting_.empty()) && lock.WaitUntil(&changed_, until)) {
-    }
   }
   DropWaiting(DrainingError());
-  const MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
+  while (running_ && lock.WaitUntil(&changed_, until)) {
+  }
   return !running_;
 }
 

@@ -34,10 +34,14 @@ struct Job {
 };
 
 struct DeviceQueueOptions {
-  int32_t max_jobs = 256;                           ///< that wait
-  int64_t max_bytes = int64_t{1} << 30;             ///< of requests that wait
-  std::function<void(int64_t)> on_depth = nullptr;  ///< jobs waiting; called with the lock held
-  std::function<void(const Engine&)> on_job_run = nullptr;  ///< on the queue's thread
+  int32_t max_jobs = 256;                             ///< that wait
+  int64_t max_bytes = int64_t{1} << 30;               ///< of requests that wait
+  std::function<void(int64_t)> on_depth = nullptr;    ///< jobs waiting; called with the lock held
+  std::function<void(Engine&)> on_job_run = nullptr;  ///< on the queue's thread, before the answer
+  /// On the queue's thread, while the daemon serves and no job waits: does a little, a few
+  /// milliseconds at most, and returns when it wants to be called again if no job comes: now for at
+  /// once, max() for never. It is called after every job that leaves nothing waiting, too.
+  std::function<std::chrono::steady_clock::time_point(Engine&)> idle = nullptr;
   std::function<void(const absl::Status&)> on_device_lost =
       nullptr;  ///< once, on the queue's thread
 };
@@ -67,8 +71,8 @@ class DeviceQueue {
   absl::Status WaitReady();
   /// Queues a job, or refuses it by calling its `done` before returning. Never blocks.
   void Push(Job job);
-  /// Refuses new jobs, and waits until all others have ended, at most for `limit`; then drops those
-  /// that wait. False if one is still running.
+  /// Refuses new jobs, drops those that wait (DRAINING), and waits until the one that runs has
+  /// ended, at most for `limit`. False if it is still running.
   bool Drain(std::chrono::milliseconds limit);
   /// Called by a job whose device failed: nothing runs any more.
   void DeviceLost(const absl::Status& status);
@@ -79,11 +83,23 @@ class DeviceQueue {
     Job job;
     int32_t overtaken = 0;
   };
+  struct Unwanted {
+    Job job;
+    absl::Status reason;
+  };
+
+  using Clock = std::chrono::steady_clock;
 
   void RunThread(EngineFactory factory);
-  std::optional<Job> Next();
+  void RunJobs(Engine& engine);
+  std::optional<Job> TakeJob();
+  Clock::time_point RunIdle(Engine& engine);
+  bool WaitForJob(Clock::time_point until);
   void Finished();
   absl::Status Refusal(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(std::list<Waiting>* place, std::list<Unwanted>* unwanted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeUnwanted(std::list<Unwanted>* unwanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::list<Waiting>::iterator Choose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWaiting(const absl::Status& reason);
 
@@ -94,6 +110,7 @@ class DeviceQueue {
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clock::time_point next_search_ ABSL_GUARDED_BY(mutex_);  // for unwanted jobs
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses everything above

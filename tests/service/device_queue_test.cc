@@ -74,9 +74,19 @@ class HeldQueue {
     begun.get_future().wait();
   }
   void Open() { gate_.set_value(); }
+  // And waits until all that waits has ended.
   void OpenAndFinish() {
     Open();
-    EXPECT_TRUE(queue_.Drain(milliseconds(5000)));
+    absl::Status status = absl::UnavailableError("not yet");
+    while (!status.ok()) {  // the line may still be full
+      std::promise<absl::Status> ended;
+      Job last;
+      last.bulk = true;  // so that it overtakes nothing
+      last.run = [](Engine& /*engine*/) { return absl::OkStatus(); };
+      last.done = [&ended](const absl::Status& outcome) { ended.set_value(outcome); };
+      queue_.Push(std::move(last));
+      status = ended.get_future().get();
+    }
   }
   DeviceQueue& operator*() { return queue_; }
 
@@ -175,15 +185,65 @@ TEST(DeviceQueue, DropsWhatWasCancelledOrExpiredBeforeItBegan) {
               ElementsAre("cancelled:CANCELLED", "expired:DEADLINE_EXCEEDED", "fine"));
 }
 
-TEST(DeviceQueue, DrainDropsWhatWaitsAfterItsLimit) {
+TEST(DeviceQueue, WhatNobodyWantsAnyMoreDoesNotKeepOthersOut) {
+  Journal journal;
+  HeldQueue queue({.max_jobs = 2});
+  Job late = journal.Record("late", false, {1});
+  late.deadline = std::chrono::system_clock::now() - milliseconds(1);
+  (*queue).Push(std::move(late));
+  Job cancelled = journal.Record("cancelled", false, {2});
+  cancelled.cancelled = [] { return true; };
+  (*queue).Push(std::move(cancelled));
+  EXPECT_TRUE(journal.entries().empty());
+  (*queue).Push(journal.Record("wanted", false, {3}));
+  EXPECT_THAT(journal.entries(), ElementsAre("late:DEADLINE_EXCEEDED", "cancelled:CANCELLED"));
+  queue.OpenAndFinish();
+  EXPECT_EQ(journal.entries().back(), "wanted");
+}
+
+TEST(DeviceQueue, IsIdleAfterJobsAndWhenItAskedToBeAndNotWhileJobsWait) {
+  Journal journal;
+  using Clock = std::chrono::steady_clock;
+  std::promise<void> idle_twice;
+  std::atomic<bool> counting = false;
+  int idle = 0;
+  HeldQueue queue({.idle = [&](Engine& /*engine*/) {
+    if (!counting) {  // the queue is not held yet
+      return Clock::time_point::max();
+    }
+    EXPECT_THAT(journal.entries(), ElementsAre("a", "b"));
+    if (++idle == 2) {
+      idle_twice.set_value();
+    }
+    return idle == 1 ? Clock::now() : Clock::time_point::max();
+  }});
+  (*queue).Push(journal.Record("a", false, {1}));
+  (*queue).Push(journal.Record("b", true, {1}));
+  counting = true;
+  queue.Open();
+  idle_twice.get_future().wait();
+}
+
+TEST(DeviceQueue, AnIdleHookWithoutMemoryIsCalledAgain) {
+  Journal journal;
+  HeldQueue queue({.idle = [](Engine& /*engine*/) -> std::chrono::steady_clock::time_point {
+    throw std::bad_alloc();
+  }});
+  (*queue).Push(journal.Record("a", false, {1}));
+  queue.OpenAndFinish();
+  EXPECT_THAT(journal.entries(), ElementsAre("a"));
+}
+
+TEST(DeviceQueue, DrainDropsWhatWaitsAndWaitsForWhatRuns) {
   Journal journal;
   HeldQueue queue;
   (*queue).Push(journal.Record("a", false, {1}));
-  EXPECT_FALSE((*queue).Drain(milliseconds(1)));  // the held job still runs
+  EXPECT_FALSE((*queue).Drain(milliseconds(0)));  // the held job still runs
   EXPECT_THAT(journal.entries(), ElementsAre("a:DRAINING"));
   (*queue).Push(journal.Record("b", false, {1}));
   EXPECT_THAT(journal.entries(), ElementsAre("a:DRAINING", "b:DRAINING"));
-  queue.OpenAndFinish();
+  queue.Open();
+  EXPECT_TRUE((*queue).Drain(milliseconds(5000)));
 }
 
 TEST(DeviceQueue, NothingRunsAfterTheDeviceIsLost) {

@@ -191,6 +191,25 @@ TEST(ServerLife, DrainRefusesNewCallsAndFinishesOldOnes) {
   EXPECT_TRUE(drained.get());
 }
 
+TEST(ServerLife, DrainAnswersQueuedCallsAtOnceAndChangesNothing) {
+  FakeDevice device;
+  TestServer server(TestConfig(), &device);
+  const uint64_t session = server.Open();
+  HeldDecode held(&server, &device);
+  std::future<grpc::Status> queued = std::async(std::launch::async, [&] {
+    v1::DecodeStepResponse response;
+    return server.Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &response);
+  });
+  std::this_thread::sleep_for(milliseconds(50));  // it may or may not be queued by now
+  std::future<bool> drained = std::async(std::launch::async, [&] { return (*server).Drain(); });
+  const WireError error = ErrorOf(queued.get());  // while the other one still runs
+  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(error.reason, "DRAINING");
+  EXPECT_TRUE(error.retry);
+  EXPECT_TRUE(held.Release().ok());
+  EXPECT_TRUE(drained.get());
+}
+
 TEST(ServerLife, DrainDoesNotWaitForEver) {
   FakeDevice device;
   Config config = TestConfig();
