@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "service/caller.h"
 #include "service/step_stream.h"
 
 namespace longshore {
@@ -13,7 +14,8 @@ grpc::ServerUnaryReactor* AttentionService::Start(Method method, const RawCall& 
     runner_->Start(MessageOf(call->request(), call->response()),
                    {.request_bytes = call->request_bytes(),
                     .deadline = raw.context->deadline(),
-                    .cancelled = [call] { return call->context()->IsCancelled(); }},
+                    .cancelled = [call] { return call->context()->IsCancelled(); },
+                    .name = CallerOf(*raw.context)},
                    [call](const absl::Status& status) { call->Send(status); });
   }
   return call->reactor();

@@ -19,6 +19,9 @@ inline constexpr char kHostMemory[] = "HOST_MEMORY";
 inline constexpr char kLoading[] = "LOADING";
 inline constexpr char kDraining[] = "DRAINING";
 inline constexpr char kDeviceLost[] = "DEVICE_LOST";
+inline constexpr char kSessionNotFound[] = "SESSION_NOT_FOUND";
+inline constexpr char kSessionExpired[] = "SESSION_EXPIRED";
+inline constexpr char kInstanceChanged[] = "INSTANCE_CHANGED";
 inline constexpr char kDeadlineExceeded[] = "DEADLINE_EXCEEDED";
 inline constexpr char kCancelled[] = "CANCELLED";
 

@@ -1,8 +1,8 @@
 #include "service/metrics.h"
 
-#include <prometheus/text_serializer.h>
-
 #include <string>
+
+#include <prometheus/text_serializer.h>
 
 namespace longshore {
 namespace {
@@ -13,9 +13,9 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 
 constexpr std::array<const char*, kNumMethods> kMethodNames = {
-    "OpenSession",  "DescribeSession", "ListSessions", "TruncateSession",
-    "CloseSession", "AppendKV",        "Prefill",      "DecodeStep",
-    "StreamSteps",  "GetServerInfo",   "OpenRegion",   "CloseRegion", "GetMetrics"};
+    "OpenSession", "DescribeSession", "ListSessions", "TruncateSession", "CloseSession",
+    "AppendKV",    "Prefill",         "DecodeStep",   "StreamSteps",     "GetServerInfo",
+    "OpenRegion",  "CloseRegion",     "GetMetrics"};
 constexpr std::array<const char*, 3> kStepKindNames = {"append", "prefill", "decode"};
 
 // 50 us to 100 s: a decode step of a short context to a prefill of a long one, with queueing.
@@ -82,6 +82,10 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
   replays_ =
       &Counters(registry, "longshore_replays_total", "Items answered again without appending")
            .Add({});
+
+  lease_expiries_ = &Counters(registry, "longshore_lease_expiries_total",
+                              "Sessions closed because nobody called within their lease")
+                         .Add({});
 
   Family<Gauge>& pool =
       Gauges(registry, "longshore_pool_bytes", "Host memory for keys and values, by state");

@@ -47,6 +47,7 @@ class Metrics {
   void CountStep(StepKind kind, const StepTrace& trace);
   void SetEngine(const PoolUsage& pool, int64_t num_sessions);
   void SetQueueDepth(int64_t jobs);
+  void CountLeaseExpiry() { lease_expiries_->Increment(); }
 
   /// All of it in Prometheus' text format 0.0.4.
   std::string Text() const;
@@ -73,6 +74,7 @@ class Metrics {
   prometheus::Counter* staged_blocks_;
   prometheus::Counter* tokens_appended_;
   prometheus::Counter* replays_;
+  prometheus::Counter* lease_expiries_;
   prometheus::Gauge* pool_used_;
   prometheus::Gauge* pool_reserved_;
   prometheus::Gauge* pool_free_;

@@ -19,6 +19,8 @@ namespace {
 constexpr mode_t kSocketUmask = 0117;  // leaves 0660: owner and group
 // Calls that are done need no more than this to put their answers on the wire.
 constexpr std::chrono::milliseconds kStopLimit{200};
+// Under load, how often leases are looked at.
+constexpr std::chrono::milliseconds kSweepInterval{250};
 
 std::string RandomInstanceId() {
   std::random_device random;
@@ -29,25 +31,22 @@ std::string RandomInstanceId() {
   return id;
 }
 
-// Ids that a client kept from an earlier process must not name a session of this one.
-EngineOptions WithRandomSessionIds(EngineOptions options) {
-  constexpr uint64_t kSmallest = uint64_t{1} << 32;
-  constexpr uint64_t kLargest = uint64_t{1} << 62;  // far from the end of uint64_t and of int64_t
-  std::random_device random;
-  options.first_session_id = std::uniform_int_distribution<uint64_t>(kSmallest, kLargest)(random);
-  return options;
-}
-
 }  // namespace
 
 Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_device_lost)
     : config_(config),
       instance_id_(RandomInstanceId()),
+      first_session_id_(InstanceSessionId()),
       server_service_(&metrics_),
+      registry_(instance_id_, first_session_id_),
       queue_(QueueOptions(std::move(on_device_lost)),
              [this, make_backend = std::move(make_backend)] { return MakeEngine(make_backend); }),
-      runner_(config_.engine, &queue_, &metrics_),
-      sessions_(instance_id_, &queue_, &metrics_),
+      runner_(config_.engine, &registry_, &queue_, &metrics_),
+      sessions_(instance_id_,
+                {.default_lease = config_.default_lease, .max_lease = config_.max_lease},
+                &registry_,
+                &queue_,
+                &metrics_),
       attention_(config_.max_steps_in_flight, &runner_, &metrics_),
       regions_(&metrics_) {}
 
@@ -58,8 +57,17 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   options.max_jobs = config_.max_queued_calls;
   options.max_bytes = config_.max_queued_bytes;
   options.on_depth = [this](int64_t jobs) { metrics_.SetQueueDepth(jobs); };
-  options.on_job_run = [this](const Engine& engine) {
+  options.on_job_run = [this](Engine& engine) {
+    // The queue may never be idle.
+    if (std::chrono::steady_clock::now() >= next_sweep_) {
+      Sweep(engine);
+    }
     metrics_.SetEngine(engine.pool_usage(), engine.num_sessions());
+  };
+  options.idle = [this](Engine& engine) {
+    const auto next = Sweep(engine);
+    metrics_.SetEngine(engine.pool_usage(), engine.num_sessions());
+    return next;
   };
   options.on_device_lost = [on_device_lost =
                                 std::move(on_device_lost)](const absl::Status& status) {
@@ -69,11 +77,26 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   return options;
 }
 
+// Closes the sessions whose lease has ended. Returns when the next one ends.
+std::chrono::steady_clock::time_point Server::Sweep(Engine& engine) {
+  const auto now = std::chrono::steady_clock::now();
+  next_sweep_ = now + kSweepInterval;
+  for (const uint64_t id : registry_.Expire(now)) {
+    if (const absl::Status closed = engine.Close(id); !closed.ok()) {
+      spdlog::error("session {} cannot be closed: {}", id, LogText(closed));
+    }
+    metrics_.CountLeaseExpiry();
+    spdlog::info("session {} expired: no call within its lease", id);
+  }
+  return registry_.NextExpiry();
+}
+
 // On the engine's thread, while the server may be listening already.
 absl::StatusOr<std::unique_ptr<Engine>> Server::MakeEngine(const BackendFactory& make_backend) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, make_backend());
-  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                   Engine::Create(WithRandomSessionIds(config_.engine), std::move(backend)));
+  EngineOptions options = config_.engine;
+  options.first_session_id = first_session_id_;
+  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options, std::move(backend)));
   metrics_.SetEngine(engine->pool_usage(), engine->num_sessions());
   server_service_.SetInfo(MakeServerInfo(config_, instance_id_, engine->device()));
   spdlog::info("backend {}: {}; pool of {} MiB", engine->device().backend, engine->device().device,

@@ -52,17 +52,21 @@ class Server {
 
   DeviceQueueOptions QueueOptions(DeviceLost on_device_lost);
   absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const BackendFactory& make_backend);
+  std::chrono::steady_clock::time_point Sweep(Engine& engine);
   absl::Status Listen();
   void SetServing(bool serving);
   void Stop(std::chrono::milliseconds limit);
 
   const Config config_;
   const std::string instance_id_;
+  const uint64_t first_session_id_;
   std::vector<SocketLock> socket_locks_;  // outlive the sockets
   Metrics metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;
   ServerService server_service_;
-  DeviceQueue queue_;  // its thread fills the two above
+  SessionRegistry registry_;
+  std::chrono::steady_clock::time_point next_sweep_;  // the queue's thread's
+  DeviceQueue queue_;                                 // its thread fills the three above
   StepRunner runner_;
   SessionService sessions_;
   AttentionService attention_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -8,6 +10,8 @@
 #include "longshore/v1/session.grpc.pb.h"
 #include "service/device_queue.h"
 #include "service/metrics.h"
+#include "service/session_registry.h"
+#include "service/unary_call.h"
 
 namespace longshore {
 
@@ -18,11 +22,23 @@ using SessionsBase = v1::Sessions::WithRawCallbackMethod_OpenSession<
             v1::Sessions::WithRawCallbackMethod_TruncateSession<
                 v1::Sessions::WithRawCallbackMethod_CloseSession<v1::Sessions::Service>>>>>;
 
+/// How long sessions live without a call.
+struct LeaseLimits {
+  std::chrono::milliseconds default_lease;  ///< of one that does not say
+  std::chrono::milliseconds max_lease;
+};
+
 /// The wire's Sessions service: each call is one job of the queue. No state besides references.
 class SessionService final : public SessionsBase {
  public:
-  SessionService(std::string instance_id, DeviceQueue* queue, Metrics* metrics)
+  SessionService(std::string instance_id,
+                 const LeaseLimits& leases,
+                 SessionRegistry* registry,
+                 DeviceQueue* queue,
+                 Metrics* metrics)
       : instance_id_(std::move(instance_id)),
+        leases_(leases),
+        registry_(registry),
         queue_(queue),
         metrics_(metrics) {}
 
@@ -43,7 +59,19 @@ class SessionService final : public SessionsBase {
                                          grpc::ByteBuffer* response) override;
 
  private:
+  struct Opening;  // what an OpenSession call asks for, checked
+
+  absl::StatusOr<Opening> CheckOpen(const v1::OpenSessionRequest& request,
+                                    const grpc::CallbackServerContext& context) const;
+  absl::Status Open(Opening* opening, Engine& engine, v1::OpenSessionResponse* answer);
+  // Queues `body`, (Engine&, const Request&, Response*) -> Status, and answers the call with what
+  // it returns.
+  template <typename Request, typename Response, typename Body>
+  grpc::ServerUnaryReactor* Queue(std::shared_ptr<UnaryCall<Request, Response>> call, Body body);
+
   const std::string instance_id_;
+  const LeaseLimits leases_;
+  SessionRegistry* registry_;
   DeviceQueue* queue_;
   Metrics* metrics_;
 };

@@ -66,6 +66,23 @@ absl::Status RunStep(const StepMessage& message,
   return absl::OkStatus();
 }
 
+// The sessions of a step, kept from expiring until it has ended.
+absl::StatusOr<std::vector<SessionRegistry::Use>> BeginUses(const CheckedStep& step,
+                                                            absl::string_view caller,
+                                                            SessionRegistry* registry) {
+  std::vector<SessionRegistry::Use> uses;
+  uses.reserve(step.items.size());
+  for (size_t index = 0; index < step.items.size(); ++index) {
+    absl::StatusOr<SessionRegistry::Use> use =
+        registry->Begin(step.items[index].session_id, caller);
+    if (!use.ok()) {
+      return PrefixField(absl::StrCat("items[", index, "]."), use.status());
+    }
+    uses.push_back(*std::move(use));
+  }
+  return uses;
+}
+
 }  // namespace
 
 void StepRunner::Start(const StepMessage& message, Caller caller, Done done) {
@@ -73,6 +90,11 @@ void StepRunner::Start(const StepMessage& message, Caller caller, Done done) {
   absl::StatusOr<CheckedStep> step = CheckStep(message, limits_);
   if (!step.ok()) {
     outcome.Report(step.status());
+    return;
+  }
+  absl::StatusOr<std::vector<SessionRegistry::Use>> uses = BeginUses(*step, caller.name, registry_);
+  if (!uses.ok()) {
+    outcome.Report(uses.status());
     return;
   }
   Job job;
@@ -92,7 +114,9 @@ void StepRunner::Start(const StepMessage& message, Caller caller, Done done) {
     }
     return status;
   };
-  job.done = [outcome = std::move(outcome)](const absl::Status& status) mutable {
+  job.done = [outcome = std::move(outcome),
+              uses = *std::move(uses)](const absl::Status& status) mutable {
+    uses.clear();  // first, so that who has the answer sees the lease renewed
     outcome.Report(status);
   };
   queue_->Push(std::move(job));

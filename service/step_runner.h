@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 
 #include <absl/functional/any_invocable.h>
 
 #include "service/convert_step.h"
 #include "service/device_queue.h"
 #include "service/metrics.h"
+#include "service/session_registry.h"
 
 namespace longshore {
 
@@ -19,12 +21,17 @@ class StepRunner {
     int64_t request_bytes = 0;  ///< that the step holds on to while it waits
     std::chrono::system_clock::time_point deadline;
     std::function<bool()> cancelled;
+    std::string name;  ///< CallerOf()
   };
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
   /// All must outlive the runner.
-  StepRunner(const EngineOptions& limits, DeviceQueue* queue, Metrics* metrics)
+  StepRunner(const EngineOptions& limits,
+             SessionRegistry* registry,
+             DeviceQueue* queue,
+             Metrics* metrics)
       : limits_(limits),
+        registry_(registry),
         queue_(queue),
         metrics_(metrics) {}
 
@@ -35,6 +42,7 @@ class StepRunner {
 
  private:
   const EngineOptions& limits_;
+  SessionRegistry* registry_;
   DeviceQueue* queue_;
   Metrics* metrics_;
 };

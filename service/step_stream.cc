@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "service/caller.h"
 #include "service/errors.h"
 #include "service/messages.h"
 
@@ -16,6 +17,7 @@ StepStream::StepStream(int32_t max_steps_in_flight,
                        Metrics* metrics)
     : max_steps_in_flight_(max_steps_in_flight),
       deadline_(context->deadline()),
+      caller_(CallerOf(*context)),
       runner_(runner),
       metrics_(metrics) {
   const MutexLock lock(&mutex_);
@@ -75,7 +77,8 @@ void StepStream::StartStep(Step* step) {
   runner_->Start(message,
                  {.request_bytes = request_bytes,
                   .deadline = deadline_,
-                  .cancelled = [this] { return cancelled_.load(); }},
+                  .cancelled = [this] { return cancelled_.load(); },
+                  .name = caller_},
                  [this, step](const absl::Status& status) { StepDone(step, status); });
 }
 

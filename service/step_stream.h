@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 
 #include <grpcpp/grpcpp.h>
 
@@ -47,6 +48,7 @@ class StepStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   const int32_t max_steps_in_flight_;
   const std::chrono::system_clock::time_point deadline_;
+  const std::string caller_;
   StepRunner* runner_;
   Metrics* metrics_;
   std::atomic<bool> cancelled_ = false;
