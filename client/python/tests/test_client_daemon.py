@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -240,6 +241,33 @@ def test_a_cut_connection_costs_nothing(
                 assert session.describe().layer_tokens == (340, 0)
     assert proxy.cuts == 5
     assert all(np.array_equal(a, b) for a, b in zip(outputs, expected[::2], strict=True))
+
+
+def test_an_open_whose_answer_is_lost_opens_one_session(
+    client: Client, target: str, tmp_path: Path
+) -> None:
+    before = len(client.sessions())
+    with CuttingProxy(tmp_path / "proxy.sock", Path(target.removeprefix("unix:"))) as proxy:
+        with longshore.connect(f"unix:{tmp_path}/proxy.sock") as through:
+            proxy.cut_at_next_answer()
+            session = through.open_session(MODEL, max_tokens=400)
+            assert proxy.cuts == 1
+            assert len(client.sessions()) == before + 1
+            session.close()
+    assert len(client.sessions()) == before
+
+
+def test_a_session_without_calls_expires(client: Client) -> None:
+    session = client.open_session(MODEL, max_tokens=400, lease_seconds=0.2)
+    assert session.describe().lease_seconds == 0.2
+    assert session.describe().owner == "local"
+    while any(info.session_id == session.id for info in client.sessions()):
+        time.sleep(0.02)
+    with pytest.raises(longshore.NotFound) as caught:
+        session.describe()
+    assert caught.value.reason == "SESSION_EXPIRED"
+    assert caught.value.metadata == {"lease_seconds": "0.2"}
+    session.close()  # nothing is left to close
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])

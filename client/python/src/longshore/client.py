@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Literal, overload
@@ -9,7 +10,7 @@ from typing import Literal, overload
 from longshore._proto.longshore.v1 import server_pb2, session_pb2
 from longshore.connection import Connection, default_target
 from longshore.dtypes import Array
-from longshore.errors import Unavailable
+from longshore.errors import NotRunning, Unavailable
 from longshore.info import ServerInfo, SessionInfo
 from longshore.model_shape import ModelShape
 from longshore.policy import AttentionPolicy, policy_spec
@@ -72,6 +73,7 @@ class Client:
         overcommit: bool = False,
         name: str = "",
         dense_below_tokens: int | None = None,
+        lease_seconds: float = 0,
         stream: bool = False,
     ) -> Session:
         """Opens a session: one sequence, whose longest layer may become max_tokens.
@@ -80,6 +82,8 @@ class Client:
         overcommit          reserves no memory, so that a full pool shows in the steps, not here
         name                a label for people
         dense_below_tokens  replaces the preset's: shorter contexts are attended whole
+        lease_seconds       the daemon closes the session when no call names it for so long;
+                            0: info().limits.default_lease_seconds
         stream              sends steps over a stream of the session's own, not as calls: the same
                             bits, less work for the daemon, about the same latency in Python
         """
@@ -89,18 +93,31 @@ class Client:
             max_tokens=max_tokens,
             overcommit=overcommit,
             name=name,
+            lease_seconds=lease_seconds,
+            open_id=secrets.randbits(64) or 1,
         )
-        opened: session_pb2.OpenSessionResponse = self._connection.call(
-            self._connection.sessions.OpenSession, request
-        )
+        opened: session_pb2.OpenSessionResponse = self._open(request)
         info = self._info
         if info is None or info.instance_id != opened.instance_id:
             info = self.info()  # another daemon, other limits
         steps: Steps = StepStream(self._connection) if stream else self._steps
         return Session(self._connection, steps, info.limits, opened)
 
+    def _open(self, request: session_pb2.OpenSessionRequest) -> session_pb2.OpenSessionResponse:
+        """Once more if the connection broke: with its open_id the request opens one session."""
+        open_session = self._connection.sessions.OpenSession
+        try:
+            return self._connection.call(open_session, request)
+        except Unavailable as error:
+            if error.reason or isinstance(error, NotRunning):
+                raise  # the daemon's own word, or there is none
+            return self._connection.call(open_session, request)
+
     def sessions(self) -> list[SessionInfo]:
-        """All sessions of the daemon, those of other clients too, without model and policy."""
+        """This host's sessions, those of other clients too; over the Unix socket all of the daemon's.
+
+        Without model and policy.
+        """
         answer: session_pb2.ListSessionsResponse = self._connection.call(
             self._connection.sessions.ListSessions, session_pb2.ListSessionsRequest()
         )

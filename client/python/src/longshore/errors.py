@@ -54,7 +54,8 @@ class OutOfRange(Error):
 
 
 class NotFound(Error):
-    """No such session: it was closed, or the daemon has been started anew."""
+    """No such session: closed (SESSION_NOT_FOUND), its lease has ended (SESSION_EXPIRED), or the daemon
+    has been started anew (INSTANCE_CHANGED)."""
 
     code = grpc.StatusCode.NOT_FOUND
 

@@ -32,6 +32,11 @@ class Limits:
     max_queued_calls: int
     max_steps_in_flight: int
     pool_bytes: int
+    max_queued_bytes: int
+    max_table_bytes: int
+    max_score_bytes: int
+    default_lease_seconds: float
+    max_lease_seconds: float
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class ServerInfo:
     limits: Limits
     presets: tuple[str, ...]
     extensions: tuple[str, ...]
+    uptime_seconds: float
 
     @classmethod
     def from_wire(cls, wire: server_pb2.GetServerInfoResponse) -> ServerInfo:
@@ -65,9 +71,15 @@ class ServerInfo:
                 max_queued_calls=limits.max_queued_calls,
                 max_steps_in_flight=limits.max_steps_in_flight,
                 pool_bytes=limits.pool_bytes,
+                max_queued_bytes=limits.max_queued_bytes,
+                max_table_bytes=limits.max_table_bytes,
+                max_score_bytes=limits.max_score_bytes,
+                default_lease_seconds=limits.default_lease_seconds,
+                max_lease_seconds=limits.max_lease_seconds,
             ),
             presets=tuple(wire.presets),
             extensions=tuple(wire.extensions),
+            uptime_seconds=wire.uptime_seconds,
         )
 
 
@@ -79,6 +91,9 @@ class SessionInfo:
     page_bytes_used      host memory of the pages in use
     page_bytes_reserved  and of those promised but not yet in use
     failure              empty, or why the session is of no use any more
+    lease_seconds        it is closed when no call names it for so long
+    idle_seconds         since the last call on it ended; 0 while one waits or runs
+    owner                whom it belongs to: "local" (the Unix socket) or "host:ADDRESS"
     """
 
     session_id: int
@@ -89,6 +104,9 @@ class SessionInfo:
     page_bytes_used: int
     page_bytes_reserved: int
     failure: str
+    lease_seconds: float
+    idle_seconds: float
+    owner: str
     model: ModelShape | None
     policy: AttentionPolicy | None
 
@@ -103,6 +121,9 @@ class SessionInfo:
             page_bytes_used=wire.page_bytes_used,
             page_bytes_reserved=wire.page_bytes_reserved,
             failure=wire.failure.message,
+            lease_seconds=wire.lease_seconds,
+            idle_seconds=wire.idle_seconds,
+            owner=wire.owner,
             model=ModelShape.from_wire(wire.model) if wire.HasField("model") else None,
             policy=wire.policy if wire.HasField("policy") else None,
         )
