@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -81,6 +82,10 @@ void ForwardGrpcLog(gpr_log_func_args* line) {
   spdlog::log(error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", line->message);
 }
 
+// gRPC's library is shut down with the last object that uses it, and then waits up to ten seconds
+// for a thread that looked after a large message. The process ends, so nobody needs that.
+void KeepGrpc() { grpc_init(); }
+
 int CannotStart(const absl::Status& status) {
   std::fprintf(stderr, "longshored: %s\n", std::string{status.message()}.c_str());
   return kExitCannotStart;
@@ -102,6 +107,7 @@ int Run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("longshored"));
   spdlog::set_level(config->log_level);
   gpr_set_log_function(ForwardGrpcLog);
+  KeepGrpc();
   spdlog::info("{}, pid {}", VersionText(), getpid());
 
   static StopEvent stop;  // static: the signal thread outlives this function

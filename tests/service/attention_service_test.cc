@@ -8,67 +8,27 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/service/test_server.h"
+#include "tests/service/step_way.h"
 
 namespace longshore {
 namespace {
 
-// How one call is sent: on its own, or as a step of a stream. Every row of the error table must
-// read the same both ways.
-enum class Way { kUnary, kStream };
-
-// Sends a request either way; the answer of a refused one stays empty.
+// Sends a request either way.
 class AttentionService : public ::testing::TestWithParam<Way> {
  protected:
+  template <typename Response, typename Request>
+  WireError SendAs(const Request& request, Response* response) {
+    Response ignored;
+    return SendStep(server_, GetParam(), request, response == nullptr ? &ignored : response);
+  }
   WireError Send(const v1::PrefillRequest& request, v1::PrefillResponse* response = nullptr) {
-    v1::StreamStepsRequest step;
-    *step.mutable_prefill() = request;
-    v1::PrefillResponse ignored;
-    response = response == nullptr ? &ignored : response;
-    if (GetParam() == Way::kUnary) {
-      return ErrorOf(server_.Prefill(request, response));
-    }
-    const v1::StreamStepsResponse answer = SendOnStream(step);
-    *response = answer.prefill();
-    return ErrorOf(answer.status());
+    return SendAs(request, response);
   }
   WireError Send(const v1::DecodeStepRequest& request, v1::DecodeStepResponse* response = nullptr) {
-    v1::StreamStepsRequest step;
-    *step.mutable_decode() = request;
-    v1::DecodeStepResponse ignored;
-    response = response == nullptr ? &ignored : response;
-    if (GetParam() == Way::kUnary) {
-      return ErrorOf(server_.Decode(request, response));
-    }
-    const v1::StreamStepsResponse answer = SendOnStream(step);
-    *response = answer.decode();
-    return ErrorOf(answer.status());
+    return SendAs(request, response);
   }
   WireError Send(const v1::AppendKVRequest& request, v1::AppendKVResponse* response = nullptr) {
-    v1::StreamStepsRequest step;
-    *step.mutable_append_kv() = request;
-    v1::AppendKVResponse ignored;
-    response = response == nullptr ? &ignored : response;
-    if (GetParam() == Way::kUnary) {
-      return ErrorOf(server_.Append(request, response));
-    }
-    const v1::StreamStepsResponse answer = SendOnStream(step);
-    *response = answer.append_kv();
-    return ErrorOf(answer.status());
-  }
-
-  v1::StreamStepsResponse SendOnStream(v1::StreamStepsRequest request) {
-    grpc::ClientContext context;
-    const auto stream = server_.attention().StreamSteps(&context);
-    request.set_tag(77);
-    EXPECT_TRUE(stream->Write(request));
-    v1::StreamStepsResponse answer;
-    EXPECT_TRUE(stream->Read(&answer));
-    EXPECT_EQ(answer.tag(), 77U);
-    EXPECT_EQ(answer.status().code() == 0, answer.answer_case() != 0) << "one of both";
-    stream->WritesDone();
-    EXPECT_TRUE(stream->Finish().ok());
-    return answer;
+    return SendAs(request, response);
   }
 
   TestServer server_;
@@ -77,9 +37,7 @@ class AttentionService : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(Ways,
                          AttentionService,
                          ::testing::Values(Way::kUnary, Way::kStream),
-                         [](const auto& info) {
-                           return info.param == Way::kUnary ? "Unary" : "Stream";
-                         });
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(AttentionService, PrefillThenDecode) {
   const uint64_t session = server_.Open();

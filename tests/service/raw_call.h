@@ -10,7 +10,7 @@
 namespace longshore {
 
 /// A unary call whose messages are bytes: for methods without generated code here, and for garbage.
-inline grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel,
+inline grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel,
                             const std::string& method,
                             const std::string& request,
                             std::string* response) {

@@ -27,7 +27,7 @@ std::string Health(const std::shared_ptr<grpc::Channel>& channel, const std::str
   const std::string request =
       service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
   std::string response;
-  const grpc::Status status = RawCall(channel, "/grpc.health.v1.Health/Check", request, &response);
+  const grpc::Status status = CallRaw(channel, "/grpc.health.v1.Health/Check", request, &response);
   return status.ok() ? response : status.error_message();
 }
 

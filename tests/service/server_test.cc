@@ -101,12 +101,12 @@ TEST(Server, BytesThatAreNoMessageAreInvalid) {
         "/longshore.v1.Regions/OpenRegion"}) {
     // Garbage, and a field that is cut short.
     for (const char* bytes : {"\xff\xff\xff\xff garbage", "\x12\x7f"}) {
-      const WireError error = ErrorOf(RawCall(server.channel(), method, bytes, &response));
+      const WireError error = ErrorOf(CallRaw(server.channel(), method, bytes, &response));
       EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT) << method << error.message;
       EXPECT_EQ(error.reason, "MALFORMED_MESSAGE");
     }
   }
-  EXPECT_EQ(RawCall(server.channel(), "/longshore.v1.Attention/NoSuch", "", &response).error_code(),
+  EXPECT_EQ(CallRaw(server.channel(), "/longshore.v1.Attention/NoSuch", "", &response).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   v1::PrefillResponse prefilled;
   EXPECT_TRUE(server.Prefill(TestStep<v1::PrefillRequest>(session, 0, 10), &prefilled).ok());

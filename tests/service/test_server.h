@@ -13,6 +13,7 @@
 
 #include <google/rpc/error_details.pb.h>
 #include <google/rpc/status.pb.h>
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -156,6 +157,9 @@ class TestServer {
   explicit TestServer(const Config& config = TestConfig()) : TestServer(config, nullptr) {}
   /// With a FakeBackend of `device`.
   TestServer(const Config& config, FakeDevice* device) {
+    // As the daemon's main() does: or a shutdown may take ten seconds after a large message.
+    static const bool keep_grpc = (grpc_init(), true);
+    EXPECT_TRUE(keep_grpc);
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
         config,
         [config, device]() -> absl::StatusOr<std::unique_ptr<Backend>> {
