@@ -17,7 +17,7 @@ double SecondsOf(std::chrono::milliseconds duration) {
 }
 
 absl::Status NotFoundError(absl::string_view reason,
-                           std::string message,
+                           const std::string& message,
                            std::vector<std::pair<std::string, std::string>> metadata) {
   return MakeError(
       absl::StatusCode::kNotFound, message,
