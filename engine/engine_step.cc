@@ -141,6 +141,7 @@ void Engine::Commit(const StepCall& call, std::span<Work> work, StepTicket* tick
       ticket->trace.appended_tokens += item.item.rows;
       DropExpired(item);
     }
+    ++ticket->trace.items;
     ticket->trace.replayed_items += item.replay ? 1 : 0;
     ticket->trace.rows += item.item.rows;
     ticket->layer_tokens.push_back(item.layer->tokens);

@@ -38,6 +38,17 @@ PruneBlock StageOf(const GroupRun& run, size_t index, size_t stage) {
   return block;
 }
 
+void CountStage(const BlockPlan& plan, size_t stage, StepTrace* trace) {
+  const StageUse use = plan.stage_use[stage];
+  ++trace->stage_uses[stage][static_cast<size_t>(use)];
+  if (use == StageUse::kCached) {
+    ++trace->stage_cached[stage];
+    trace->stage_ages[stage].Add(plan.mask_age[stage]);
+  } else {
+    ++trace->stage_refreshed[stage];
+  }
+}
+
 absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepTrace* trace) {
   const Stopwatch stopwatch;
   std::vector<PruneBlock> stale;
@@ -46,9 +57,8 @@ absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepT
     if (plan.middle != Middle::kStages || !plan.RunsStage(stage)) {
       continue;
     }
-    const bool is_stale = static_cast<int32_t>(stage) >= plan.first_stale_stage;
-    ++(is_stale ? trace->stage_refreshed : trace->stage_cached)[stage];
-    if (is_stale && plan.selected_chunks[stage] > 0) {
+    CountStage(plan, stage, trace);
+    if (plan.stage_use[stage] != StageUse::kCached && plan.selected_chunks[stage] > 0) {
       stale.push_back(StageOf(run, index, stage));
     }
   }

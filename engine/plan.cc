@@ -14,23 +14,43 @@ int64_t BeyondFrom(const AttentionPolicy& policy, int64_t trained_tokens, int64_
   return from_start ? 0 : trained_tokens;
 }
 
-// The first stage that must run for a block whose last row is at `last`.
-int32_t FirstStaleStage(const ItemState& state,
-                        const LayerPolicy& layers,
-                        const MaskState& mask,
-                        int64_t last,
-                        bool beyond) {
-  if (state.phase == Phase::kPrefill || !mask.valid || mask.beyond != beyond) {
-    return 0;
+// Why a stage is run for a block whose last row is at `last`, if it is. `coarser` is the use of the
+// stage before it, or kCached for the first.
+StageUse UseOf(const ItemState& state,
+               const MaskState& mask,
+               const BlockPlan& block,
+               size_t stage,
+               StageUse coarser) {
+  if (state.phase == Phase::kPrefill) {
+    return StageUse::kPrefill;
   }
-  for (size_t stage = 0; stage < layers.stages.size(); ++stage) {
-    const int32_t interval = layers.stages[stage].refresh_steps;
-    if (RefreshTick(last, state.layer, interval) !=
-        RefreshTick(mask.refreshed_at[stage], state.layer, interval)) {
-      return static_cast<int32_t>(stage);
+  if (!mask.valid || mask.beyond != block.beyond) {
+    return mask.attended ? StageUse::kInvalidated : StageUse::kFirst;
+  }
+  if (coarser != StageUse::kCached) {
+    return StageUse::kPropagated;
+  }
+  const int32_t interval = state.policy->Of(state.phase, state.layer).stages[stage].refresh_steps;
+  const int64_t last = block.first_position + block.rows - 1;
+  const bool ticked = RefreshTick(last, state.layer, interval) !=
+                      RefreshTick(mask.refreshed_at[stage], state.layer, interval);
+  return ticked ? StageUse::kClock : StageUse::kCached;
+}
+
+// Says for each stage whether it is run, and why or how old its selection is.
+void PlanUses(const ItemState& state, size_t num_stages, const MaskState& mask, BlockPlan* block) {
+  block->first_stale_stage = static_cast<int32_t>(num_stages);
+  StageUse coarser = StageUse::kCached;
+  for (size_t stage = 0; stage < num_stages; ++stage) {
+    const StageUse use = UseOf(state, mask, *block, stage, coarser);
+    if (use == StageUse::kCached) {
+      block->mask_age[stage] = block->first_position + block->rows - 1 - mask.refreshed_at[stage];
+    } else if (coarser == StageUse::kCached) {
+      block->first_stale_stage = static_cast<int32_t>(stage);
     }
+    block->stage_use[stage] = use;
+    coarser = use;
   }
-  return static_cast<int32_t>(layers.stages.size());
 }
 
 // What becomes of a block's middle.
@@ -122,13 +142,13 @@ bool MakeSameMasks(const LayerPolicy& left, const LayerPolicy& right) {
                     right.stages.end(), same);
 }
 
-// Fills regions, stale stages and kept chunks, and brings `mask` to what the block leaves behind.
+// Fills regions, uses of stages and kept chunks, and brings `mask` to what the block leaves behind.
 void PlanStages(const ItemState& state,
                 const LayerPolicy& layers,
                 BlockPlan* block,
                 MaskState* mask) {
   const int64_t last = block->first_position + block->rows - 1;
-  block->first_stale_stage = FirstStaleStage(state, layers, *mask, last, block->beyond);
+  PlanUses(state, layers.stages.size(), *mask, block);
   const int64_t sink_tokens = state.policy->sink_tokens;
   if (block->first_stale_stage == 0) {
     const int64_t coarsest_first =
@@ -166,15 +186,14 @@ ItemPlan PlanItem(const ItemState& state) {
     ShareStage(stage, prefills ? state.policy->QueryBlockOf(layers.stages[stage]) : 1, plan.blocks);
   }
   for (BlockPlan& block : plan.blocks) {
-    if (block.middle != Middle::kStages) {
+    if (block.middle == Middle::kStages) {
+      PlanStages(state, layers, &block, &plan.mask);
+      block.stages_to_cache = masks_carry_over ? StagesToCache(state, layers, block) : 0;
+    } else {
       block.regions = RegionsOf(state, layers, block.first_position);
       plan.mask.valid = false;
-      continue;
     }
-    PlanStages(state, layers, &block, &plan.mask);
-    if (masks_carry_over) {
-      block.stages_to_cache = StagesToCache(state, layers, block);
-    }
+    plan.mask.attended = true;
   }
   plan.mask.valid = plan.mask.valid && masks_carry_over;
   return plan;

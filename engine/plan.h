@@ -19,12 +19,25 @@ inline constexpr int32_t kMaxStages = 4;
 struct MaskState {
   bool valid = false;
   bool beyond = false;     ///< made beyond the trained length
+  bool attended = false;   ///< some query block of the layer came before, whatever it left
   int64_t middle_end = 0;  ///< M, frozen when the coarsest stage refreshed
   std::array<int64_t, kMaxStages> refreshed_at = {};     ///< position of each stage's last refresh
   std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage
 
   bool operator==(const MaskState&) const = default;
 };
+
+/// Where a block has a stage's selection from: the cached mask, or a run of the stage, and why
+/// that.
+enum class StageUse : uint8_t {
+  kCached,
+  kPrefill,      ///< a prefill selects afresh
+  kFirst,        ///< nothing in the layer was attended to before
+  kInvalidated,  ///< what was before left no mask that serves: truncated, dense, of other rules
+  kClock,        ///< the stage's refresh interval has passed, and no coarser stage's
+  kPropagated,   ///< a coarser stage's has, so that the candidates are others
+};
+inline constexpr size_t kNumStageUses = 6;
 
 /// Rows of the packed tensors that share a stage's selection.
 struct StageRows {
@@ -46,6 +59,8 @@ struct BlockPlan {
   Regions regions;
   int32_t first_stale_stage = 0;  ///< stages from here on are run; the number of stages if none
   std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage, run or cached
+  std::array<StageUse, kMaxStages> stage_use = {};
+  std::array<int64_t, kMaxStages> mask_age = {};  ///< positions since a cached stage's last run
   /// Of each stage: the block that begins at its first row runs it, the others use what it kept.
   std::array<StageRows, kMaxStages> stage_rows = {};
   /// Its selection by these stages, counted from the coarsest, is the layer's cached mask

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -33,8 +35,22 @@ struct StepCall {
   bool exclude_sink_logits = false;  ///< leave learned sinks out of `out` and its log-sum-exp
 };
 
+/// Cached selections by their age, in positions since the stage was last run. Bucket b counts the
+/// ages in [2^(b-1), 2^b); the first one age 0, the last one all that are more.
+struct MaskAges {
+  static constexpr size_t kBuckets = 9;
+  std::array<int64_t, kBuckets> blocks = {};
+  int64_t positions = 0;  ///< sum of the ages
+
+  void Add(int64_t age) {
+    ++blocks[std::min<size_t>(std::bit_width(static_cast<uint64_t>(age)), kBuckets - 1)];
+    positions += age;
+  }
+};
+
 /// What one call did, for metrics.
 struct StepTrace {
+  int32_t items = 0;
   int64_t rows = 0;
   int64_t appended_tokens = 0;
   int32_t replayed_items = 0;
@@ -45,6 +61,9 @@ struct StepTrace {
   int32_t num_stages = 0;
   std::array<int64_t, kMaxStages> stage_refreshed = {};  ///< the stage's query blocks that ran it
   std::array<int64_t, kMaxStages> stage_cached = {};     ///< and that used its cached result
+  /// Both together by StageUse.
+  std::array<std::array<int64_t, kNumStageUses>, kMaxStages> stage_uses = {};
+  std::array<MaskAges, kMaxStages> stage_ages = {};  ///< of the cached results
   std::array<double, kMaxStages> stage_seconds = {};
   double append_seconds = 0;
   double attend_seconds = 0;

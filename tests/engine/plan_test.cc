@@ -14,6 +14,7 @@ MaskState MaskAt(int64_t coarse, int64_t fine, int64_t middle_end) {
   mask.middle_end = middle_end;
   mask.refreshed_at = {coarse, fine};
   mask.selected_chunks = {4, 8};
+  mask.attended = true;
   return mask;
 }
 
@@ -84,6 +85,7 @@ TEST(PlanItem, PrefillSelectsAfreshForEveryBlock) {
   expected.middle_end = 448;
   expected.refreshed_at = {639, 639};
   expected.selected_chunks = {4, 8};
+  expected.attended = true;
   EXPECT_TRUE(plan.mask == expected);
 }
 
