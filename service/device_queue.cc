@@ -163,11 +163,13 @@ std::optional<Job> DeviceQueue::TakeJob() {
     return std::nullopt;
   }
   const auto chosen = Choose();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - chosen->since;
   Job job = std::move(chosen->job);
   waiting_.erase(chosen);
   waiting_bytes_ -= job.bytes;
   running_ = true;
   if (options_.on_depth) options_.on_depth(std::ssize(waiting_));
+  if (options_.on_wait) options_.on_wait(job.bulk, waited.count());
   return job;
 }
 

@@ -34,9 +34,11 @@ struct Job {
 };
 
 struct DeviceQueueOptions {
-  int32_t max_jobs = 256;                             ///< that wait
-  int64_t max_bytes = int64_t{1} << 30;               ///< of requests that wait
-  std::function<void(int64_t)> on_depth = nullptr;    ///< jobs waiting; called with the lock held
+  int32_t max_jobs = 256;                           ///< that wait
+  int64_t max_bytes = int64_t{1} << 30;             ///< of requests that wait
+  std::function<void(int64_t)> on_depth = nullptr;  ///< jobs waiting; called with the lock held
+  /// A job begins after so many seconds in the line; called with the lock held.
+  std::function<void(bool bulk, double seconds)> on_wait = nullptr;
   std::function<void(Engine&)> on_job_run = nullptr;  ///< on the queue's thread, before the answer
   /// On the queue's thread, while the daemon serves and no job waits: does a little, a few
   /// milliseconds at most, and returns when it wants to be called again if no job comes: now for at
@@ -82,6 +84,7 @@ class DeviceQueue {
   struct Waiting {
     Job job;
     int32_t overtaken = 0;
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   };
   struct Unwanted {
     Job job;

@@ -48,7 +48,10 @@ Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_
                 &queue_,
                 &metrics_),
       attention_(config_.max_steps_in_flight, &runner_, &metrics_),
-      regions_(&metrics_) {}
+      regions_(&metrics_) {
+  metrics_.SetLimits(config_.max_queued_calls, config_.engine.max_sessions,
+                     config_.engine.max_table_bytes);
+}
 
 Server::~Server() { Stop(std::chrono::milliseconds(0)); }
 
@@ -57,16 +60,17 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   options.max_jobs = config_.max_queued_calls;
   options.max_bytes = config_.max_queued_bytes;
   options.on_depth = [this](int64_t jobs) { metrics_.SetQueueDepth(jobs); };
+  options.on_wait = [this](bool bulk, double seconds) { metrics_.ObserveQueueWait(bulk, seconds); };
   options.on_job_run = [this](Engine& engine) {
     // The queue may never be idle.
     if (std::chrono::steady_clock::now() >= next_sweep_) {
       Sweep(engine);
     }
-    metrics_.SetEngine(engine.pool_usage(), engine.num_sessions());
+    metrics_.SetEngine(engine.pool_usage(), engine.table_bytes(), engine.num_sessions());
   };
   options.idle = [this](Engine& engine) {
     const auto next = Sweep(engine);
-    metrics_.SetEngine(engine.pool_usage(), engine.num_sessions());
+    metrics_.SetEngine(engine.pool_usage(), engine.table_bytes(), engine.num_sessions());
     return next;
   };
   options.on_device_lost = [on_device_lost =
@@ -97,7 +101,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Server::MakeEngine(const BackendFactory&
   EngineOptions options = config_.engine;
   options.first_session_id = first_session_id_;
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options, std::move(backend)));
-  metrics_.SetEngine(engine->pool_usage(), engine->num_sessions());
+  metrics_.SetEngine(engine->pool_usage(), engine->table_bytes(), engine->num_sessions());
+  metrics_.SetBuild(engine->device());
   server_service_.SetInfo(MakeServerInfo(config_, instance_id_, engine->device()));
   spdlog::info("backend {}: {}; pool of {} MiB", engine->device().backend, engine->device().device,
                engine->pool_usage().total_bytes >> 20);
@@ -168,6 +173,7 @@ absl::Status Server::WaitReady() {
 }
 
 void Server::SetServing(bool serving) {
+  metrics_.SetReady(serving);
   if (grpc_ == nullptr) {
     return;
   }

@@ -12,15 +12,14 @@
 
 namespace longshore {
 
-/// The whole answer, head included, of http://127.0.0.1:port/path.
-inline std::string HttpGet(int32_t port, const std::string& path) {
+/// The whole answer, head included, of 127.0.0.1:port to the bytes of a request.
+inline std::string HttpAnswerTo(int32_t port, const std::string& request) {
   sockaddr_in name{};
   name.sin_family = AF_INET;
   name.sin_port = htons(static_cast<uint16_t>(port));
   name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
-  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
   char part[4096];
@@ -29,6 +28,11 @@ inline std::string HttpGet(int32_t port, const std::string& path) {
   }
   close(fd);
   return answer;
+}
+
+/// The same of GET http://127.0.0.1:port/path.
+inline std::string HttpGet(int32_t port, const std::string& path) {
+  return HttpAnswerTo(port, "GET " + path + " HTTP/1.0\r\n\r\n");
 }
 
 }  // namespace longshore
