@@ -124,7 +124,7 @@ int Run(int argc, char** argv) {
   if ((*server)->metrics_port() != 0) {
     Address metrics = config->metrics_listen.front();
     metrics.port = (*server)->metrics_port();
-    spdlog::info("metrics at http://{}/metrics", metrics.ToString());
+    spdlog::info("metrics at http://{}/metrics, status at /", metrics.ToString());
   }
   if (const absl::Status ready = (*server)->WaitReady(); !ready.ok()) {
     return CannotStart(ready);

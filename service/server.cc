@@ -12,6 +12,7 @@
 #include <spdlog/spdlog.h>
 
 #include "service/errors.h"
+#include "service/http_pages.h"
 
 namespace longshore {
 namespace {
@@ -37,6 +38,7 @@ Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_
     : config_(config),
       instance_id_(RandomInstanceId()),
       first_session_id_(InstanceSessionId()),
+      board_(instance_id_),
       server_service_(&metrics_),
       registry_(instance_id_, first_session_id_),
       queue_(QueueOptions(std::move(on_device_lost)),
@@ -66,16 +68,18 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
     if (std::chrono::steady_clock::now() >= next_sweep_) {
       Sweep(engine);
     }
-    metrics_.SetEngine(engine.pool_usage(), engine.table_bytes(), engine.num_sessions());
+    Publish(engine);
   };
   options.idle = [this](Engine& engine) {
     const auto next = Sweep(engine);
-    metrics_.SetEngine(engine.pool_usage(), engine.table_bytes(), engine.num_sessions());
+    Publish(engine);
     return next;
   };
-  options.on_device_lost = [on_device_lost =
-                                std::move(on_device_lost)](const absl::Status& status) {
+  options.on_device_lost = [this, on_device_lost =
+                                      std::move(on_device_lost)](const absl::Status& status) {
     spdlog::critical("the device has failed: {}", LogText(status));
+    board_.SetReadiness(Readiness::kDeviceLost);
+    metrics_.SetReady(false);
     on_device_lost();
   };
   return options;
@@ -95,6 +99,21 @@ std::chrono::steady_clock::time_point Server::Sweep(Engine& engine) {
   return registry_.NextExpiry();
 }
 
+// On the engine's thread: what /metrics and the status page show of the engine.
+void Server::Publish(const Engine& engine) {
+  metrics_.SetEngine(engine.pool_usage(), engine.table_bytes(), engine.num_sessions());
+  if (config_.metrics_listen.empty()) {
+    return;
+  }
+  board_.Update(engine, [this](SessionLine* line) {
+    using Seconds = std::chrono::duration<double>;
+    const SessionRegistry::Entry entry = registry_.Find(line->id);
+    const auto idle = SessionRegistry::Clock::now() - entry.last_used;
+    line->idle_seconds = entry.uses > 0 ? 0 : Seconds(idle).count();
+    line->lease_seconds = Seconds(entry.lease).count();
+  });
+}
+
 // On the engine's thread, while the server may be listening already.
 absl::StatusOr<std::unique_ptr<Engine>> Server::MakeEngine(const BackendFactory& make_backend) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, make_backend());
@@ -103,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Server::MakeEngine(const BackendFactory&
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options, std::move(backend)));
   metrics_.SetEngine(engine->pool_usage(), engine->table_bytes(), engine->num_sessions());
   metrics_.SetBuild(engine->device());
+  board_.SetDevice(engine->device());
   server_service_.SetInfo(MakeServerInfo(config_, instance_id_, engine->device()));
   spdlog::info("backend {}: {}; pool of {} MiB", engine->device().backend, engine->device().device,
                engine->pool_usage().total_bytes >> 20);
@@ -123,7 +143,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
       new Server(config, std::move(make_backend), std::move(on_device_lost)));
   server->socket_locks_ = std::move(locks);
   for (const Address& address : config.metrics_listen) {
-    ASSIGN_OR_RETURN(server->metrics_server_, MetricsServer::Start(address, server->metrics_));
+    ASSIGN_OR_RETURN(server->http_server_,
+                     HttpServer::Start(address, DaemonPages(&server->metrics_, &server->board_)));
   }
   RETURN_IF_ERROR(server->Listen());
   return server;
@@ -162,17 +183,20 @@ absl::Status Server::Listen() {
   if (grpc_ == nullptr) {
     return absl::FailedPreconditionError("cannot start the gRPC server");
   }
-  SetServing(false);
+  SetReadiness(Readiness::kLoading);
   return absl::OkStatus();
 }
 
 absl::Status Server::WaitReady() {
   RETURN_IF_ERROR(queue_.WaitReady());
-  SetServing(true);
+  SetReadiness(Readiness::kServing);
   return absl::OkStatus();
 }
 
-void Server::SetServing(bool serving) {
+// The same over gRPC's health service, /readyz and the metrics.
+void Server::SetReadiness(Readiness readiness) {
+  board_.SetReadiness(readiness);
+  const bool serving = board_.readiness() == Readiness::kServing;
   metrics_.SetReady(serving);
   if (grpc_ == nullptr) {
     return;
@@ -186,7 +210,7 @@ void Server::SetServing(bool serving) {
 }
 
 bool Server::Drain() {
-  SetServing(false);
+  SetReadiness(Readiness::kDraining);
   const auto limit = std::max(config_.drain_limit - kStopLimit, std::chrono::milliseconds(0));
   if (queue_.Drain(limit)) {
     Stop(kStopLimit);
@@ -206,11 +230,9 @@ void Server::Stop(std::chrono::milliseconds limit) {
     grpc_->Shutdown(std::chrono::system_clock::now() + limit);
     grpc_.reset();  // removes the sockets
   }
-  metrics_server_.reset();
+  http_server_.reset();
 }
 
-int32_t Server::metrics_port() const {
-  return metrics_server_ == nullptr ? 0 : metrics_server_->port();
-}
+int32_t Server::metrics_port() const { return http_server_ == nullptr ? 0 : http_server_->port(); }
 
 }  // namespace longshore

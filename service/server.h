@@ -11,9 +11,11 @@
 #include "service/attention_service.h"
 #include "service/config.h"
 #include "service/device_queue.h"
-#include "service/metrics_server.h"
+#include "service/http_server.h"
+#include "service/metrics.h"
 #include "service/server_service.h"
 #include "service/session_service.h"
+#include "service/status_board.h"
 
 namespace longshore {
 
@@ -43,7 +45,7 @@ class Server {
 
   /// Where it listens, with the ports that were chosen for port 0.
   const std::vector<Address>& addresses() const { return addresses_; }
-  /// The port of /metrics; 0 when it is off.
+  /// The port of /metrics and the status page; 0 when they are off.
   int32_t metrics_port() const;
   const std::string& instance_id() const { return instance_id_; }
 
@@ -53,8 +55,9 @@ class Server {
   DeviceQueueOptions QueueOptions(DeviceLost on_device_lost);
   absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const BackendFactory& make_backend);
   std::chrono::steady_clock::time_point Sweep(Engine& engine);
+  void Publish(const Engine& engine);
   absl::Status Listen();
-  void SetServing(bool serving);
+  void SetReadiness(Readiness readiness);
   void Stop(std::chrono::milliseconds limit);
 
   const Config config_;
@@ -62,11 +65,12 @@ class Server {
   const uint64_t first_session_id_;
   std::vector<SocketLock> socket_locks_;  // outlive the sockets
   Metrics metrics_;
-  std::unique_ptr<MetricsServer> metrics_server_;
+  StatusBoard board_;
+  std::unique_ptr<HttpServer> http_server_;  // reads the two above
   ServerService server_service_;
   SessionRegistry registry_;
   std::chrono::steady_clock::time_point next_sweep_;  // the queue's thread's
-  DeviceQueue queue_;                                 // its thread fills the three above
+  DeviceQueue queue_;  // its thread fills metrics, board, service and registry
   StepRunner runner_;
   SessionService sessions_;
   AttentionService attention_;

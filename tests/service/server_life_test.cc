@@ -278,7 +278,11 @@ TEST(ServerLife, BeforeTheEngineIsThereCallsAnswerLoading) {
   ASSERT_TRUE(server.ok()) << server.status();
   const auto channel =
       grpc::CreateChannel((*server)->addresses()[0].ToString(), grpc::InsecureChannelCredentials());
-  EXPECT_EQ(Health(channel, ""), kNotServing);
+  const char* const services[] = {"", "longshore.v1.Attention", "longshore.v1.Sessions",
+                                  "longshore.v1.Server"};
+  for (const char* service : services) {
+    EXPECT_EQ(Health(channel, service), kNotServing) << service;
+  }
   grpc::ClientContext open_context;
   v1::OpenSessionResponse opened;
   WireError error = ErrorOf(
@@ -294,7 +298,9 @@ TEST(ServerLife, BeforeTheEngineIsThereCallsAnswerLoading) {
             "LOADING");
   gate.set_value();
   EXPECT_TRUE((*server)->WaitReady().ok());
-  EXPECT_EQ(Health(channel, ""), kServing);
+  for (const char* service : services) {
+    EXPECT_EQ(Health(channel, service), kServing) << service;
+  }
 }
 
 }  // namespace
