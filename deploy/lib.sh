@@ -43,6 +43,9 @@ BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config
 PYTHON_PACKAGES=(python3 python3-venv)
 TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev clang-format-14 clang-tidy-14)
 
+# A browser for the status page's test, which is skipped without one; and letters to show.
+BROWSER_PACKAGES=(chromium-headless-shell fonts-dejavu-core)
+
 # make_venv [EXTRA]: a virtual environment with the Python client of this checkout, for example [test].
 make_venv() {
   local stamp
@@ -81,7 +84,20 @@ PY
   rm -r "$dir"
 }
 
-# get_document: the Debian handbook as plain text. The package is unpacked, not installed.
+# unpack_package NAME FOLDER: the files of a Debian package in FOLDER, which must be there. It is not installed, so
+# that no service of it starts and nothing of it stays.
+unpack_package() {
+  local dir
+  dir="$(mktemp -d)"
+  chmod 755 "$dir"
+  (cd "$dir" && apt-get download -qq "$1" 2>/dev/null) ||
+    { as_root apt-get update -qq && (cd "$dir" && apt-get download -qq "$1" 2>/dev/null); } ||
+    die "cannot download the Debian package $1"
+  dpkg -x "$dir/$1"_*.deb "$2"
+  rm -r "$dir"
+}
+
+# get_document: the Debian handbook as plain text.
 DOCUMENT="$LONGSHORE_CACHE/documents/debian-handbook.txt"
 get_document() {
   if [ -f "$DOCUMENT" ]; then
@@ -90,15 +106,26 @@ get_document() {
   say "Downloading the Debian handbook (35 MB, Debian package debian-handbook)"
   local dir
   dir="$(mktemp -d)"
-  chmod 755 "$dir"
-  (cd "$dir" && apt-get download -qq debian-handbook 2>/dev/null) ||
-    { as_root apt-get update -qq && (cd "$dir" && apt-get download -qq debian-handbook 2>/dev/null); } ||
-    die "cannot download the Debian package debian-handbook"
-  dpkg -x "$dir"/debian-handbook_*.deb "$dir/x"
+  unpack_package debian-handbook "$dir"
   mkdir -p "$(dirname "$DOCUMENT")"
-  python3 "$LONGSHORE_ROOT/deploy/handbook_text.py" "$dir/x/usr/share/doc/debian-handbook/html/en-US" \
+  python3 "$LONGSHORE_ROOT/deploy/handbook_text.py" "$dir/usr/share/doc/debian-handbook/html/en-US" \
     >"$DOCUMENT.part"
   mv "$DOCUMENT.part" "$DOCUMENT"
+  rm -r "$dir"
+}
+
+# get_prometheus: the programs prometheus and promtool, for tests.
+PROMETHEUS="$LONGSHORE_CACHE/prometheus"
+get_prometheus() {
+  if [ -x "$PROMETHEUS/promtool" ]; then
+    return
+  fi
+  say "Downloading Prometheus (19 MB, Debian package prometheus)"
+  local dir
+  dir="$(mktemp -d)"
+  unpack_package prometheus "$dir"
+  mkdir -p "$PROMETHEUS"
+  mv "$dir"/usr/bin/{prometheus,promtool} "$PROMETHEUS"
   rm -r "$dir"
 }
 

@@ -31,6 +31,9 @@ fi
 make_venv "[test]"
 get_model
 get_document
+get_prometheus
+(install_packages "${BROWSER_PACKAGES[@]}") ||
+  echo "SKIPPED: the status page in a browser, ${BROWSER_PACKAGES[0]} cannot be installed."
 
 say "C++ tests"
 ctest --test-dir build/release --output-on-failure -j "$(nproc)"
@@ -40,7 +43,7 @@ fi
 
 say "Python tests"
 export LONGSHORED="$LONGSHORE_ROOT/build/release/service/longshored"
-export LONGSHORE_MODEL="$MODEL" LONGSHORE_DOCUMENT="$DOCUMENT"
+export LONGSHORE_MODEL="$MODEL" LONGSHORE_DOCUMENT="$DOCUMENT" LONGSHORE_PROMETHEUS="$PROMETHEUS"
 "$VENV/bin/python" -m pytest -q client/python/tests
 "$VENV/bin/python" -m pytest -q tests/bench
 
