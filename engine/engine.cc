@@ -20,6 +20,9 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return InvalidField("pool_bytes", options.pool_bytes, " is less than one slab of ",
                         PagePool::kDefaultSlabBytes);
   }
+  if (options.recall_sample_every < 0) {
+    return InvalidField("recall_sample_every", options.recall_sample_every, " is negative");
+  }
   RETURN_IF_ERROR(CheckAtMost("pool_bytes", options.pool_bytes, PagePool::kMaxBytes));
   RETURN_IF_ERROR(CheckAtMost("max_tokens_per_session", options.max_tokens_per_session,
                               EngineOptions::kMaxTokens));
@@ -47,6 +50,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     ASSIGN_OR_RETURN(summaries, engine->backend_->Allocate(MemorySpace::kDevice,
                                                            SummaryBytes(bytes) / kNumSummaryKinds));
   }
+  ASSIGN_OR_RETURN(engine->recall_,
+                   RecallProbe::Create(options.recall_sample_every, engine->backend_.get()));
   return engine;
 }
 
@@ -238,6 +243,7 @@ absl::StatusOr<std::vector<int64_t>> Engine::Truncate(uint64_t session_id, int64
                       .metadata = {{"longest_layer_tokens", absl::StrCat(longest)}}});
   }
   RETURN_IF_ERROR(CheckNotExpired(*session, position));
+  recall_.Forget(session_id, position);
   std::vector<int64_t> layer_tokens;
   for (LayerState& layer : session->layers) {
     if (layer.tokens > position) {
@@ -253,6 +259,7 @@ absl::StatusOr<std::vector<int64_t>> Engine::Truncate(uint64_t session_id, int64
 
 absl::Status Engine::Close(uint64_t session_id) {
   ASSIGN_OR_RETURN(Session * session, Find(session_id));
+  recall_.Forget(session_id, 0);
   for (LayerState& layer : session->layers) {
     DropPages(session, &layer, 0);
   }

@@ -15,6 +15,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/model_shape.h"
 #include "engine/policy.h"
+#include "engine/recall_probe.h"
 #include "engine/session.h"
 #include "engine/step.h"
 
@@ -76,12 +77,18 @@ class Engine {
   absl::StatusOr<StepTicket> Submit(const StepCall& call);
   /// Blocks until the call is done. An error concerns the device, never the input.
   absl::Status Wait(const StepTicket& ticket);
-  /// OK until the device fails in Open, Submit or Wait; its error, DEVICE_FAILED, from then on.
+  /// Goes on measuring the last block that was sampled, for about `max_products` products of an
+  /// element of a query and one of a key: what keeps a caller's time, whatever the model. Changes
+  /// no session and no answer, and waits for the device. An error concerns the device.
+  absl::StatusOr<RecallSlice> AdvanceRecall(int64_t max_products);
+  /// OK until the device fails in Open, Submit, Wait or AdvanceRecall; its error, DEVICE_FAILED,
+  /// from then on.
   const absl::Status& device_status() const { return device_status_; }
 
   const EngineOptions& options() const { return options_; }
   const DeviceInfo& device() const { return backend_->info(); }
   PoolUsage pool_usage() const { return pool_.usage(); }
+  const RecallCounts& recall_counts() const { return recall_.counts(); }
   int64_t table_bytes() const { return table_bytes_; }
   int64_t num_sessions() const { return static_cast<int64_t>(sessions_.size()); }
 
@@ -117,6 +124,7 @@ class Engine {
                          std::span<const Work> work,
                          std::span<const BlockPlan> blocks,
                          StepTrace* trace);
+  absl::Status SampleRecall(const StepCall& call, std::span<const Work> work, const GroupRun& run);
   void Commit(const StepCall& call, std::span<Work> work, StepTicket* ticket);
 
   // The error of a device that failed for `cause`, now and from now on.
@@ -129,6 +137,7 @@ class Engine {
   Buffer pages_;
   std::array<Buffer, kNumSummaryKinds> summaries_;
   Buffer selections_;  // of the query blocks that no mask cache keeps
+  RecallProbe recall_;
   PagePool pool_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   absl::Status device_status_;

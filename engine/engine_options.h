@@ -23,6 +23,9 @@ struct EngineOptions {
   /// Scores that one pruning stage of a query block may need: [num_heads, scored rows, candidates]
   /// f32. Refused when the session is opened, not when it has grown.
   int64_t max_score_bytes = int64_t{1} << 30;
+  /// Of so many query blocks that leave tokens out, one is kept to be measured; see
+  /// AdvanceRecall(). 0: none.
+  int32_t recall_sample_every = 0;
   /// Ids count up from here. A service picks a random one, so that ids of an earlier process are
   /// not found instead of naming somebody else's session.
   uint64_t first_session_id = 1;

@@ -66,6 +66,7 @@ void Engine::DropExpired(const Work& work) {
 // Brings the sessions of a call that was not committed back to where they were: the call was
 // refused, or there was no memory in the middle of it (std::bad_alloc). Cannot fail.
 void Engine::Undo(std::span<Work> work) {
+  recall_.Abandon();
   for (Work& item : work) {
     Session& session = *item.session;
     DropPages(&session, item.layer, item.layer->tokens);

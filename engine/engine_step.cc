@@ -146,6 +146,7 @@ void Engine::Commit(const StepCall& call, std::span<Work> work, StepTicket* tick
     ticket->trace.rows += item.item.rows;
     ticket->layer_tokens.push_back(item.layer->tokens);
   }
+  recall_.Commit();
 }
 
 absl::Status Engine::RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace) {
@@ -306,7 +307,8 @@ absl::Status Engine::RunBlocks(const StepCall& call,
                            .rows = block.rows,
                            .regions = block.regions});
   }
-  return RunGroup(run, backend_.get(), trace);
+  RETURN_IF_ERROR(RunGroup(run, backend_.get(), trace));
+  return SampleRecall(call, work, run);  // before another group's selections take the place
 }
 
 }  // namespace longshore

@@ -78,26 +78,6 @@ absl::Status RunStage(const GroupRun& run, size_t stage, Backend* backend, StepT
   return absl::OkStatus();
 }
 
-// The attention of block `index`, for all its rows.
-AttendBlock AttendOf(const GroupRun& run, size_t index) {
-  const BlockPlan& plan = run.blocks[index];
-  AttendBlock block;
-  block.block = run.queries[index];
-  block.sliding_window_tokens = plan.sliding_window_tokens;
-  if (plan.middle == Middle::kDense) {
-    block.block.regions = Regions{};
-  } else if (plan.sliding_window_tokens == 0) {  // the others are at true positions
-    block.rule = RuleOf(run.policy->AttentionRopeOf(*run.layers), run, plan, block.block);
-  }
-  if (plan.middle == Middle::kStages) {
-    const size_t last = run.layers->stages.size() - 1;
-    block.selected = run.slots[index][last];
-    block.num_selected = plan.selected_chunks[last];
-    block.selected_chunk_tokens = run.layers->stages[last].chunk_tokens;
-  }
-  return block;
-}
-
 // Rows that see the same keys at other ids become blocks of their own.
 void SplitRows(AttendBlock block, std::vector<AttendBlock>* blocks) {
   const int32_t rows = block.block.rows;
@@ -139,6 +119,25 @@ absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) 
 }
 
 }  // namespace
+
+AttendBlock AttendOf(const GroupRun& run, size_t index) {
+  const BlockPlan& plan = run.blocks[index];
+  AttendBlock block;
+  block.block = run.queries[index];
+  block.sliding_window_tokens = plan.sliding_window_tokens;
+  if (plan.middle == Middle::kDense) {
+    block.block.regions = Regions{};
+  } else if (plan.sliding_window_tokens == 0) {  // the others are at true positions
+    block.rule = RuleOf(run.policy->AttentionRopeOf(*run.layers), run, plan, block.block);
+  }
+  if (plan.middle == Middle::kStages) {
+    const size_t last = run.layers->stages.size() - 1;
+    block.selected = run.slots[index][last];
+    block.num_selected = plan.selected_chunks[last];
+    block.selected_chunk_tokens = run.layers->stages[last].chunk_tokens;
+  }
+  return block;
+}
 
 absl::Status RunGroup(const GroupRun& run, Backend* backend, StepTrace* trace) {
   const auto num_stages = static_cast<int32_t>(run.layers->stages.size());

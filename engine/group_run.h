@@ -26,6 +26,9 @@ struct GroupRun {
   std::vector<QueryBlock> queries;        ///< [blocks]
 };
 
+/// The attention of block `index`, for all its rows.
+AttendBlock AttendOf(const GroupRun& run, size_t index);
+
 /// Enqueues the verbs of a group: Prune for each stage that is stale in some block, then Attend.
 /// Adds what was done, and the time that the calls took, to `trace`.
 absl::Status RunGroup(const GroupRun& run, Backend* backend, StepTrace* trace);

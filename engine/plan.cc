@@ -169,6 +169,7 @@ void PlanStages(const ItemState& state,
       mask->refreshed_at[stage] = last;
     }
     candidate_tokens = int64_t{kept} * rule.chunk_tokens;
+    block->selected_at = mask->refreshed_at[stage];
   }
   mask->beyond = block->beyond;
   mask->valid = true;

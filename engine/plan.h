@@ -59,6 +59,7 @@ struct BlockPlan {
   Regions regions;
   int32_t first_stale_stage = 0;  ///< stages from here on are run; the number of stages if none
   std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage, run or cached
+  int64_t selected_at = 0;  ///< position for which the last stage was run; with stages
   std::array<StageUse, kMaxStages> stage_use = {};
   std::array<int64_t, kMaxStages> mask_age = {};  ///< positions since a cached stage's last run
   /// Of each stage: the block that begins at its first row runs it, the others use what it kept.

@@ -15,7 +15,7 @@
 namespace longshore {
 namespace {
 
-enum class Verb : uint8_t { kNone, kAllocate, kAppend, kPrune, kAttend };
+enum class Verb : uint8_t { kNone, kAllocate, kAppend, kPrune, kAttend, kAdmit };
 
 // The CPU backend, whose next verb of one kind does its work and throws before it can say so.
 class StarvingBackend final : public Backend {
@@ -45,7 +45,10 @@ class StarvingBackend final : public Backend {
     Starve(Verb::kAttend);
     return real_->Attend(args);
   }
-  absl::Status Admit(const AdmitArgs& args) override { return real_->Admit(args); }
+  absl::Status Admit(const AdmitArgs& args) override {
+    Starve(Verb::kAdmit);
+    return real_->Admit(args);
+  }
   absl::StatusOr<Fence> Mark() override { return real_->Mark(); }
   absl::Status Wait(Fence fence) override { return real_->Wait(fence); }
 
@@ -66,7 +69,7 @@ class StarvingBackend final : public Backend {
 class StarvedTest : public ::testing::TestWithParam<bool> {
  protected:
   StarvedTest()
-      : engine_(*Engine::Create({.pool_bytes = int64_t{32} << 20},
+      : engine_(*Engine::Create({.pool_bytes = int64_t{32} << 20, .recall_sample_every = 1},
                                 std::make_unique<StarvingBackend>(&starves_))),
         subject_(engine_.get(), Spec()),
         twin_(engine_.get(), Spec()) {
@@ -144,6 +147,17 @@ TEST_P(StarvedTest, TheCallBeforeIsNoReplayAnyMore) {
   EXPECT_THROW((void)subject_.Run(StepKind::kDecode, Rows(1)), std::bad_alloc);
   const absl::Status status = RunCall(engine_.get(), StepKind::kDecode, 0, {&part, 1}).status();
   EXPECT_EQ(DetailsOf(status)->reason, "POSITION_CONFLICT") << status;
+}
+
+// Every block is sampled here; that of a call which was undone must not be measured.
+TEST_P(StarvedTest, WhatACallHadSampledIsForgotten) {
+  ASSERT_TRUE(engine_->AdvanceRecall(int64_t{1} << 40)->sample.has_value());  // of an earlier call
+  starves_ = Verb::kAdmit;
+  EXPECT_THROW((void)subject_.Run(StepKind::kDecode, Rows(1)), std::bad_alloc);
+  EXPECT_EQ(engine_->recall_counts().dropped_gone, 1);
+  EXPECT_EQ(engine_->AdvanceRecall(int64_t{1} << 40)->products, 0);
+  Both(StepKind::kDecode, 1);
+  EXPECT_TRUE(engine_->AdvanceRecall(int64_t{1} << 40)->sample.has_value());
 }
 
 TEST_P(StarvedTest, OpenLeavesNothingBehind) {
