@@ -23,6 +23,7 @@ constexpr char kDefaultMetricsListen[] = "127.0.0.1:9464";
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
 constexpr double kMaxDrainSeconds = 3600;
+constexpr int32_t kRecallSampleEvery = 256;
 constexpr double kMaxLeaseSeconds = 366.0 * 24 * 3600;
 
 struct Unit {
@@ -168,6 +169,23 @@ absl::Status ReadLeases(const config::Limits& written, Config* config) {
   return absl::OkStatus();
 }
 
+absl::Status ReadRecall(const config::Recall& written, Config* config) {
+  const int32_t every = written.has_sample_every() ? written.sample_every() : kRecallSampleEvery;
+  if (every < 0) {
+    return InvalidField("recall.sample_every", every, " is negative");
+  }
+  config->engine.recall_sample_every = every;
+  if (!written.has_max_time_share()) {
+    return absl::OkStatus();
+  }
+  const double share = written.max_time_share();
+  if (!(share > 0 && share <= 1)) {
+    return InvalidField("recall.max_time_share", share, " is not above 0 and at most 1");
+  }
+  config->recall_max_time_share = share;
+  return absl::OkStatus();
+}
+
 absl::Status ReadLogLevel(const std::string& name, Config* config) {
   if (name.empty()) {
     return absl::OkStatus();
@@ -245,6 +263,7 @@ absl::StatusOr<Config> ResolveConfig(const config::DaemonConfig& written) {
   RETURN_IF_ERROR(ReadByteLimits(written.limits(), &config));
   RETURN_IF_ERROR(ReadCountLimits(written.limits(), &config));
   RETURN_IF_ERROR(ReadLeases(written.limits(), &config));
+  RETURN_IF_ERROR(ReadRecall(written.recall(), &config));
   return config;
 }
 

@@ -27,6 +27,7 @@ struct Config {
   int32_t max_queued_calls = 256;
   int64_t max_queued_bytes = int64_t{1} << 30;
   int32_t max_steps_in_flight = 8;
+  double recall_max_time_share = 0.02;
   std::chrono::milliseconds default_lease{3600 * 1000};
   std::chrono::milliseconds max_lease{7 * 24 * 3600 * 1000};
 };

@@ -40,6 +40,7 @@ Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_
       first_session_id_(InstanceSessionId()),
       board_(instance_id_),
       server_service_(&metrics_),
+      recall_(config_.recall_max_time_share, metrics_.registry().get()),
       registry_(instance_id_, first_session_id_),
       queue_(QueueOptions(std::move(on_device_lost)),
              [this, make_backend = std::move(make_backend)] { return MakeEngine(make_backend); }),
@@ -71,9 +72,9 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
     Publish(engine);
   };
   options.idle = [this](Engine& engine) {
-    const auto next = Sweep(engine);
+    const auto next_expiry = Sweep(engine);
     Publish(engine);
-    return next;
+    return std::min(next_expiry, MeasureRecall(engine));
   };
   options.on_device_lost = [this, on_device_lost =
                                       std::move(on_device_lost)](const absl::Status& status) {
@@ -97,6 +98,15 @@ std::chrono::steady_clock::time_point Server::Sweep(Engine& engine) {
     spdlog::info("session {} expired: no call within its lease", id);
   }
   return registry_.NextExpiry();
+}
+
+// A slice of a measurement. Returns when it wants the next one.
+std::chrono::steady_clock::time_point Server::MeasureRecall(Engine& engine) {
+  const auto next = recall_.Work(engine, std::chrono::steady_clock::now());
+  if (!engine.device_status().ok()) {
+    queue_.DeviceLost(engine.device_status());
+  }
+  return next;
 }
 
 // On the engine's thread: what /metrics and the status page show of the engine.

@@ -13,6 +13,7 @@
 #include "service/device_queue.h"
 #include "service/http_server.h"
 #include "service/metrics.h"
+#include "service/recall_monitor.h"
 #include "service/server_service.h"
 #include "service/session_service.h"
 #include "service/status_board.h"
@@ -55,6 +56,7 @@ class Server {
   DeviceQueueOptions QueueOptions(DeviceLost on_device_lost);
   absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const BackendFactory& make_backend);
   std::chrono::steady_clock::time_point Sweep(Engine& engine);
+  std::chrono::steady_clock::time_point MeasureRecall(Engine& engine);
   void Publish(const Engine& engine);
   absl::Status Listen();
   void SetReadiness(Readiness readiness);
@@ -68,6 +70,7 @@ class Server {
   StatusBoard board_;
   std::unique_ptr<HttpServer> http_server_;  // reads the two above
   ServerService server_service_;
+  RecallMonitor recall_;
   SessionRegistry registry_;
   std::chrono::steady_clock::time_point next_sweep_;  // the queue's thread's
   DeviceQueue queue_;  // its thread fills metrics, board, service and registry

@@ -47,6 +47,8 @@ TEST(Config, AnEmptyOneHasDefaults) {
   EXPECT_EQ(config->drain_limit, std::chrono::milliseconds(5000));
   EXPECT_EQ(config->engine.pool_bytes, EngineOptions().pool_bytes);
   EXPECT_FALSE(config->allow_overcommit_memory);
+  EXPECT_EQ(config->engine.recall_sample_every, 256);
+  EXPECT_EQ(config->recall_max_time_share, 0.02);
 }
 
 TEST(Config, AFileSetsEverything) {
@@ -57,7 +59,8 @@ TEST(Config, AFileSetsEverything) {
       allow_overcommit_memory: true
       limits { max_sessions: 7 max_rows_per_prefill: 4096 max_message_bytes: "8MiB"
                max_tokens_per_session: 2147483584
-               max_table_bytes: "3MiB" max_score_bytes: "5MiB" })");
+               max_table_bytes: "3MiB" max_score_bytes: "5MiB" }
+      recall { sample_every: 0 max_time_share: 0.5 })");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen[0].ToString(), "unix:/tmp/a.sock");
   EXPECT_EQ(config->listen[1].ToString(), "[::1]:50051");
@@ -74,6 +77,8 @@ TEST(Config, AFileSetsEverything) {
   EXPECT_EQ(config->engine.max_table_bytes, 3 << 20);
   EXPECT_EQ(config->engine.max_score_bytes, 5 << 20);
   EXPECT_TRUE(config->allow_overcommit_memory);
+  EXPECT_EQ(config->engine.recall_sample_every, 0);
+  EXPECT_EQ(config->recall_max_time_share, 0.5);
 }
 
 TEST(Config, WrongValuesAreNamed) {
@@ -109,6 +114,10 @@ TEST(Config, WrongValuesAreNamed) {
            {"limits { max_table_bytes: \"1GB\" }", "limits.max_table_bytes \"1GB\""},
            {"limits { max_score_bytes: \"none\" }", "limits.max_score_bytes \"none\""},
            {"limits { max_message_bytes: \"3GiB\" }", "is more than 1073741824"},
+           {"recall { sample_every: -5 }", "recall.sample_every -5 is negative"},
+           {"recall { max_time_share: 0 }", "recall.max_time_share 0 is not above 0"},
+           {"recall { max_time_share: 1.5 }", "recall.max_time_share 1.5 is not above 0"},
+           {"recall { max_time_share: nan }", "recall.max_time_share nan is not above 0"},
        }) {
     const absl::Status status = Resolve(wrong.text).status();
     EXPECT_NE(status.message().find(wrong.in_message), absl::string_view::npos)
