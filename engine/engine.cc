@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                            SummaryBytes(bytes) / kNumSummaryKinds));
   }
   ASSIGN_OR_RETURN(engine->recall_,
-                   RecallProbe::Create(options.recall_sample_every, engine->backend_.get()));
+                   RecallProbe::Create(options.recall_sample_every,
+                                       options.recall_max_block_products, engine->backend_.get()));
   return engine;
 }
 

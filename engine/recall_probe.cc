@@ -40,12 +40,15 @@ RopeStyle StyleOfAllTokens(RopeStyle attention, bool beyond) {
 
 }  // namespace
 
-absl::StatusOr<RecallProbe> RecallProbe::Create(int32_t sample_every, Backend* backend) {
+absl::StatusOr<RecallProbe> RecallProbe::Create(int32_t sample_every,
+                                                int64_t max_block_products,
+                                                Backend* backend) {
   RecallProbe probe;
   if (sample_every == 0) {
     return probe;
   }
   probe.sample_every_ = sample_every;
+  probe.max_block_products_ = max_block_products;
   probe.backend_ = backend;
   const auto allocate = [backend](int64_t bytes) {
     return backend->Allocate(MemorySpace::kDevice, bytes);
@@ -82,16 +85,11 @@ absl::Status RecallProbe::Capture(const RecallLabels& labels,
   block_ = attend;
   block_.rule.style = StyleOfAllTokens(attend.rule.style, beyond);
   block_.selected = reinterpret_cast<const int32_t*>(kept_.data());
-  // Rows at equal distances from a random first one, so that every row is looked at as often.
   const int64_t row_bytes = int64_t{shape.num_heads} * shape.head_dim * SizeOf(q.dtype);
-  const int64_t of_block = attend.block.rows;
-  const int64_t count = Min(Min(kMaxRows, of_block), kMaxQueryBytes / row_bytes);
-  const auto first = static_cast<int64_t>(Mix(~blocks_) % static_cast<uint64_t>(of_block));
-  num_rows_ = static_cast<size_t>(count);
-  for (int64_t row = 0; row < count; ++row) {
-    rows_[static_cast<size_t>(row)] = (first + row * of_block / count) % of_block;
-    const int64_t packed = attend.block.first_row + rows_[static_cast<size_t>(row)];
-    RETURN_IF_ERROR(backend_->Copy(queries_.data() + row * row_bytes,
+  PickRows(attend.block, row_bytes);
+  for (size_t row = 0; row < num_rows_; ++row) {
+    const int64_t packed = attend.block.first_row + rows_[row];
+    RETURN_IF_ERROR(backend_->Copy(queries_.data() + static_cast<int64_t>(row) * row_bytes,
                                    static_cast<const std::byte*>(q.data) + packed * row_bytes,
                                    row_bytes));
   }
@@ -101,6 +99,20 @@ absl::Status RecallProbe::Capture(const RecallLabels& labels,
   }
   state_ = State::kCaptured;
   return absl::OkStatus();
+}
+
+// All of them, if they are not too much work or too large; else at equal distances from a random
+// first one, so that every row is looked at as often.
+void RecallProbe::PickRows(const QueryBlock& block, int64_t row_bytes) {
+  const int64_t row_products =
+      int64_t{shape_.num_heads} * shape_.head_dim * (block.first_position + block.rows);
+  const int64_t affordable = Max(kFewestRows, max_block_products_ / row_products);
+  const int64_t count = Min(Min(block.rows, kMaxRows), Min(affordable, kMaxQueryBytes / row_bytes));
+  const auto first = static_cast<int64_t>(Mix(~blocks_) % static_cast<uint64_t>(block.rows));
+  for (int64_t row = 0; row < count; ++row) {
+    rows_[static_cast<size_t>(row)] = (first + row * block.rows / count) % block.rows;
+  }
+  num_rows_ = static_cast<size_t>(count);
 }
 
 void RecallProbe::Commit() {

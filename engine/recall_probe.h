@@ -46,19 +46,23 @@ struct RecallSlice {
 /// Hides how the attention mass of a block is summed up in slices, long after its step is done.
 ///
 /// Takes a sample of the query blocks that leave something of the middle out, and keeps of one at a
-/// time what it needs: copies of up to kMaxRows query rows and of the selection. Keys stay where
-/// they are, so whoever frees or replaces tokens says so first (Forget). Its memory is bounded and
-/// taken once. Runs nothing but Attend and Copy; enqueues and waits.
+/// time what it needs: copies of query rows and of the selection. Keys stay where they are, so
+/// whoever frees or replaces tokens says so first (Forget). Its memory is bounded and taken once.
+/// Runs nothing but Attend and Copy; enqueues and waits.
 class RecallProbe {
  public:
-  static constexpr int64_t kMaxRows = 4;
+  static constexpr int64_t kMaxRows = kBlockTokens;
+  static constexpr int64_t kFewestRows = 4;  ///< of a block that has as many
   static constexpr int64_t kMaxKeptChunks = int64_t{1} << 18;
 
   /// Samples nothing.
   RecallProbe() = default;
   /// Samples one block in `sample_every`, picked as if by lot, and the same ones each time; 0: none
-  /// and takes no memory.
-  static absl::StatusOr<RecallProbe> Create(int32_t sample_every, Backend* backend);
+  /// and takes no memory. Of a block it measures as many rows as `max_block_products` products of
+  /// an element of a query and one of a key allow, but kFewestRows.
+  static absl::StatusOr<RecallProbe> Create(int32_t sample_every,
+                                            int64_t max_block_products,
+                                            Backend* backend);
 
   bool enabled() const { return sample_every_ > 0; }
   /// Counts a block. True if it is to be captured.
@@ -97,6 +101,7 @@ class RecallProbe {
   };
 
   int64_t position() const { return block_.block.first_position + rows_[row_]; }
+  void PickRows(const QueryBlock& block, int64_t row_bytes);
   int64_t RunBegin() const;
   int64_t RunEnd() const;
   void StartRow();
@@ -108,6 +113,7 @@ class RecallProbe {
   void DropGone();
 
   int32_t sample_every_ = 0;
+  int64_t max_block_products_ = 0;
   Backend* backend_ = nullptr;
   uint64_t blocks_ = 0;  // that asked to be sampled
   RecallCounts counts_;

@@ -170,7 +170,7 @@ TEST_P(RecallProbeTest, AgreesWithTheOracle) {
                                                                                 : 1);
     const std::optional<RecallSample> sample = Measure(engine.get());
     ASSERT_TRUE(sample.has_value());
-    ASSERT_EQ(std::ssize(sample->positions), call == 0 ? 4 : call == 6 ? 3 : 1);
+    ASSERT_EQ(std::ssize(sample->positions), call == 0 ? 64 : call == 6 ? 3 : 1);
     const RecallSample expected = subject.Expected(*sample);
     ExpectNear(sample->mass_kept, expected.mass_kept, GetParam().tolerance);
     ExpectNear(sample->middle_kept, expected.middle_kept, GetParam().tolerance);

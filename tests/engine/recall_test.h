@@ -14,9 +14,13 @@ namespace longshore {
 /// More products than any test's measurement has.
 inline constexpr int64_t kWholeBlock = int64_t{1} << 60;
 
-/// An engine that samples one query block in `sample_every`.
-inline std::unique_ptr<Engine> SamplingEngine(int32_t sample_every = 1) {
-  return *Engine::Create({.pool_bytes = int64_t{64} << 20, .recall_sample_every = sample_every},
+/// An engine that samples one query block in `sample_every`, and measures as many of a block's rows
+/// as `max_block_products` allow.
+inline std::unique_ptr<Engine> SamplingEngine(int32_t sample_every = 1,
+                                              int64_t max_block_products = kWholeBlock) {
+  return *Engine::Create({.pool_bytes = int64_t{64} << 20,
+                          .recall_sample_every = sample_every,
+                          .recall_max_block_products = max_block_products},
                          *MakeBackend({.name = "cpu", .threads = 1}));
 }
 
