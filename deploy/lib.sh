@@ -39,7 +39,7 @@ install_packages() {
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
-  libspdlog-dev libfmt-dev prometheus-cpp-dev libhwy-dev)
+  libspdlog-dev libfmt-dev prometheus-cpp-dev libhwy-dev libcli11-dev nlohmann-json3-dev)
 PYTHON_PACKAGES=(python3 python3-venv)
 TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev clang-format-14 clang-tidy-14)
 

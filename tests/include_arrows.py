@@ -28,7 +28,12 @@ ALLOWED = {
     "engine/backend_args.h": ["engine/core/", "engine/algo/", "engine/kv/", *WORDS],
     "engine/": ["engine/core/", "engine/algo/", "engine/kv/", "engine/*.h"],
     "service/": ["service/", "engine/core/", "engine/kv/", "engine/*.h", "longshore/", "google/"],
-    "client/cpp/": ["client/cpp/", "longshore/", "google/"],
+    # What users of the library see, the library, and the tool, which may also do the engine's arithmetic.
+    "client/cpp/include/": ["longshore/client/"],
+    "client/cpp/src/": ["client/cpp/src/", "longshore/", "google/"],
+    "client/cpp/example/": ["longshore/client/"],
+    "client/cpp/ctl/": ["client/cpp/", "longshore/", "google/", "engine/core/", "engine/algo/", "engine/kv/",
+                        "engine/*.h", "service/convert_model.h", "service/convert_policy.h"],
     "tests/support/oracle": ["tests/support/oracle"],
 }
 

@@ -46,6 +46,7 @@ export LONGSHORED="$LONGSHORE_ROOT/build/release/service/longshored"
 export LONGSHORE_MODEL="$MODEL" LONGSHORE_DOCUMENT="$DOCUMENT" LONGSHORE_PROMETHEUS="$PROMETHEUS"
 "$VENV/bin/python" -m pytest -q client/python/tests
 "$VENV/bin/python" -m pytest -q tests/bench
+"$VENV/bin/python" -m pytest -q tests/client
 
 if [ -z "$QUICK" ]; then
   say "End to end, on a real model"
