@@ -8,8 +8,11 @@ build="$1" source="$2"
 work="$(mktemp -d)"
 daemon=
 finish() {
+  local code=$?
+  [ "$code" = 0 ] || tail -n 30 "$work"/{configure.log,build.log,daemon.log,out,err} >&2 2>/dev/null || true
   [ -z "$daemon" ] || { kill "$daemon" 2>/dev/null && wait "$daemon" || true; }
   rm -rf "$work"
+  exit "$code"
 }
 trap finish EXIT
 
@@ -21,9 +24,8 @@ if grep -rhE '#include "' "$work/prefix/include" | grep -v '"longshore/client/';
 fi
 cp -r "$source/client/cpp/example" "$work/example"
 cmake -S "$work/example" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Werror" >"$work/configure.log" ||
-  { cat "$work/configure.log" >&2; exit 1; }
-cmake --build "$work/build" >"$work/build.log" || { cat "$work/build.log" >&2; exit 1; }
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Werror" >"$work/configure.log" 2>&1
+cmake --build "$work/build" >"$work/build.log" 2>&1
 
 "$build/service/longshored" --listen="unix:$work/d.sock" --pool-bytes=256MiB --threads=1 --metrics-listen= \
   2>"$work/daemon.log" &
@@ -33,7 +35,7 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 "$work/build/example" "unix:$work/d.sock" >"$work/out"
-grep -q '^refused: POSITION_GAP, expected position 3003$' "$work/out"
+grep -q '^refused: POSITION_CONFLICT, expected position 3003$' "$work/out"
 grep -q '^prefill of 3000 tokens: 1536000 values of attention$' "$work/out"
 [ "$(grep -c '^token 300[0-2]: log-sum-exp' "$work/out")" = 3 ]
 grep -q 'closed' "$work/daemon.log"

@@ -1,5 +1,8 @@
 #include "client/cpp/ctl/metrics_text.h"
 
+#include <cmath>
+#include <cstdio>
+
 #include <gtest/gtest.h>
 
 #include "client/cpp/ctl/recall.h"
