@@ -107,6 +107,25 @@ TEST(Session, ClosesWhenItGoes) {
   EXPECT_EQ(session.Truncate(0).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(Session, HasALeaseAndAnOwner) {
+  TestServer server;
+  const Client client = ConnectTo(server);
+  SessionOptions options = Options();
+  options.lease = absl::Seconds(90);
+  options.name = "leased";
+  const Session session = OpenOn(client, options);
+  EXPECT_EQ(session.lease(), absl::Seconds(90));
+  const absl::StatusOr<SessionInfo> info = session.Describe();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->lease, absl::Seconds(90));
+  EXPECT_EQ(info->name, "leased");
+  EXPECT_EQ(info->owner, "local");
+  EXPECT_EQ(info->idle, absl::ZeroDuration()) << "this very call waits";
+  EXPECT_GT(info->page_bytes_reserved, 0);
+  options.lease = absl::Hours(10000);
+  EXPECT_EQ(DetailsOf(client.Open(Model(), options).status()).field, "lease_seconds");
+}
+
 TEST(Session, ThatIsReleasedCanBeAttached) {
   TestServer server;
   const Client client = ConnectTo(server);

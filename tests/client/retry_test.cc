@@ -162,6 +162,10 @@ TEST(Retry, OpeningKeepsItsId) {
   ASSERT_EQ(behind.proxy.open_ids.size(), 2U);
   EXPECT_EQ(behind.proxy.open_ids[0], behind.proxy.open_ids[1]);
   EXPECT_NE(behind.proxy.open_ids[0], 0U);
+  grpc::ClientContext context;
+  v1::ListSessionsResponse sessions;
+  ASSERT_TRUE(behind.daemon.sessions().ListSessions(&context, {}, &sessions).ok());
+  EXPECT_EQ(sessions.sessions_size(), 1) << "the first answer was lost, its session was not";
 }
 
 TEST(Retry, WaitsWhileTheDaemonLoads) {

@@ -38,6 +38,7 @@ def test_sessions_and_close(daemon: Ctl, client: longshore.Client) -> None:
         (told,) = daemon.json("sessions")
         assert told["id"] == str(session.id)
         assert told["name"] == "bj\u00f6rn"
+        assert (told["owner"], told["lease_seconds"]) == ("local", 3600)
         assert told["layer_tokens"] == [0, 70]
         assert told["page_bytes_used"] == 2 * 2 * 64 * 2 * 64 * 4
         table = daemon.text("sessions")
@@ -46,7 +47,7 @@ def test_sessions_and_close(daemon: Ctl, client: longshore.Client) -> None:
         assert daemon.json("sessions") == []
     refused = daemon.run("close", 1)
     assert refused.returncode == 4
-    assert "SESSION_NOT_FOUND" in refused.stderr
+    assert "NOT_FOUND" in refused.stderr
 
 
 def test_size_is_what_a_daemon_reserves(daemon: Ctl, client: longshore.Client) -> None:
