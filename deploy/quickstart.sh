@@ -20,7 +20,7 @@ install_packages "${BUILD_PACKAGES[@]}" "${PYTHON_PACKAGES[@]}"
 mkdir -p "$LONGSHORE_CACHE"
 
 say "Building longshored (about three minutes the first time)"
-build release -DLONGSHORE_CUDA=OFF -DLONGSHORE_TESTS=OFF -DLONGSHORE_BENCH=OFF
+build release -DLONGSHORE_CLIENT=OFF -DLONGSHORE_CUDA=OFF -DLONGSHORE_TESTS=OFF -DLONGSHORE_BENCH=OFF
 make_venv
 get_model
 get_document

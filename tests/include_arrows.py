@@ -32,8 +32,11 @@ ALLOWED = {
     "client/cpp/include/": ["longshore/client/"],
     "client/cpp/src/": ["client/cpp/src/", "longshore/", "google/"],
     "client/cpp/example/": ["longshore/client/"],
-    "client/cpp/ctl/": ["client/cpp/", "longshore/", "google/", "engine/core/", "engine/algo/", "engine/kv/",
-                        "engine/*.h", "service/convert_model.h", "service/convert_policy.h"],
+    "client/cpp/ctl/": [
+        *("client/cpp/", "longshore/", "google/"),
+        *("engine/core/", "engine/algo/", "engine/kv/", "engine/*.h"),
+        *("service/convert_model.h", "service/convert_policy.h"),
+    ],
     "tests/support/oracle": ["tests/support/oracle"],
 }
 

@@ -22,11 +22,11 @@ git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werr
 
 if command -v nvcc >/dev/null; then
   say "Build, CUDA code included"
-  build release -DLONGSHORE_CUDA=ON -DLONGSHORE_TESTS=ON -DLONGSHORE_BENCH=ON
+  build release -DLONGSHORE_CLIENT=ON -DLONGSHORE_CUDA=ON -DLONGSHORE_TESTS=ON -DLONGSHORE_BENCH=ON
 else
   say "Build"
   echo "SKIPPED: CUDA code is not compiled, there is no nvcc on this machine."
-  build release -DLONGSHORE_CUDA=OFF -DLONGSHORE_TESTS=ON -DLONGSHORE_BENCH=ON
+  build release -DLONGSHORE_CLIENT=ON -DLONGSHORE_CUDA=OFF -DLONGSHORE_TESTS=ON -DLONGSHORE_BENCH=ON
 fi
 make_venv "[test]"
 get_model

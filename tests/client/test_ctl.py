@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import longshore
-from conftest import CTL as CTL_PATH
-from conftest import Ctl
+from ctl_program import CTL, Ctl
 
 SHAPE = longshore.ModelShape(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64)
 
@@ -60,7 +60,9 @@ def test_size_is_what_a_daemon_reserves(daemon: Ctl, client: longshore.Client) -
         (
             ["--layers=3", "--heads=8", "--kv-heads=8", "--head-dim=80", "--dtype=bf16"]
             + ["--sliding-window=100", "--sliding-layers=1-2"],
-            longshore.ModelShape(3, 8, 8, 80, kv_dtype=longshore.DType.BF16, layer_sliding_window=[0, 100, 100]),
+            longshore.ModelShape(
+                3, 8, 8, 80, kv_dtype=longshore.DType.BF16, layer_sliding_window=[0, 100, 100]
+            ),
             70000,
         ),
     ):
@@ -92,7 +94,7 @@ def test_top_and_recall(daemon: Ctl, client: longshore.Client) -> None:
 
 
 def test_top_follows(daemon: Ctl) -> None:
-    command = ["stdbuf", "-oL", str(CTL_PATH), "top", "--json", "--interval=0.2", f"--target={daemon.target}"]
+    command = ["stdbuf", "-oL", str(CTL), "top", "--json", "--interval=0.2", f"--target={daemon.target}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))
@@ -130,7 +132,8 @@ def test_verify_dense_against_fp64(daemon: Ctl) -> None:
         assert 0 < row["error"] < 1e-5
         assert row["mass_kept"] == pytest.approx(1, abs=1e-5)
         assert row["log_sum_exp_error"] < 1e-4
-    coarse = daemon.run("verify", "--context=300", "--policy=dense", *model, "--dtype=bf16", "--max-error=1e-5")
+    options = ["--context=300", "--policy=dense", *model, "--dtype=bf16", "--max-error=1e-5"]
+    coarse = daemon.run("verify", *options)
     assert coarse.returncode == 1
     assert "error" in coarse.stderr and "is more than 1e-05" in coarse.stderr
 
@@ -139,9 +142,8 @@ def test_verify_a_policy(daemon: Ctl) -> None:
     model = ["--layers=1", "--heads=4", "--kv-heads=2", "--head-dim=64", "--trained-tokens=100000"]
     short = daemon.json("verify", "--context=1000", "--policy=standard", *model, "--min-mass=0.999")
     assert short["layers"][0]["error"] < 1e-5  # nothing is pruned yet
-    run = daemon.run(
-        "verify", "--context=12000", "--policy=streaming", *model, "--min-worst-mass=0.9", "--steps=8", "--json"
-    )
+    options = ["--context=12000", *model, "--steps=8", "--json"]
+    run = daemon.run("verify", "--policy=streaming", "--min-worst-mass=0.9", *options)
     assert run.returncode == 1
     lossy = json.loads(run.stdout)["layers"]
     pruned = daemon.json("verify", "--context=12000", "--policy=standard", *model, "--steps=8")["layers"]
@@ -157,7 +159,7 @@ def test_verify_beyond_the_trained_length_has_no_mass(daemon: Ctl) -> None:
     assert daemon.run("verify", "--context=600", *model, "--min-mass=0.5").returncode == 4
 
 
-def test_verify_given_data(daemon: Ctl, tmp_path) -> None:
+def test_verify_given_data(daemon: Ctl, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, heads in (("q", 4), ("k", 2), ("v", 2)):
         rng.standard_normal((2, 210, heads, 64), np.float32).tofile(tmp_path / f"{name}.f32")
@@ -182,7 +184,7 @@ def test_bench(daemon: Ctl) -> None:
         assert "2000 tokens" in figure["shapes"] and figure["device"]
 
 
-def test_no_daemon(tmp_path) -> None:
+def test_no_daemon(tmp_path: Path) -> None:
     nobody = Ctl(f"unix:{tmp_path}/none.sock")
     for command in (["info"], ["sessions"], ["close", 1], ["top", "--once"], ["recall"], ["conformance"]):
         done = nobody.run(*command)

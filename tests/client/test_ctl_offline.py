@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import longshore
-from conftest import CTL, Ctl
+from ctl_program import CTL, Ctl
 from longshore import policy
 
 COMPLETION = Path(__file__).parents[2] / "client/cpp/ctl/longshorectl.bash"
@@ -40,7 +40,13 @@ CASES = [
     (LLAMA, 100_000, ["--trained-tokens=131072"], {"rope_tables": [rope(128, 131072)]}, {}),
     (SMALL, 8000, ["--trained-tokens=8192"], {"rope_tables": [rope(64, 8192)]}, {}),
     (SMALL, 7, [], {}, {}),
-    (SMALL, 20_001, ["--max-tokens=30000", "--dense-below=0"], {}, {"max_tokens": 30000, "dense_below_tokens": 0}),
+    (
+        SMALL,
+        20_001,
+        ["--max-tokens=30000", "--dense-below=0"],
+        {},
+        {"max_tokens": 30000, "dense_below_tokens": 0},
+    ),
     (
         SMALL,
         50_000,
@@ -162,6 +168,9 @@ def test_completion() -> None:
     assert complete("size", "--dtype", "b") == ["bf16"]
     assert "standard" in complete("verify", "--policy", "st")
     registered = subprocess.run(
-        ["bash", "-c", f"source {COMPLETION}; complete -p longshorectl"], capture_output=True, text=True, check=True
+        ["bash", "-c", f"source {COMPLETION}; complete -p longshorectl"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "_longshorectl" in registered.stdout

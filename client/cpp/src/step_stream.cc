@@ -170,22 +170,27 @@ absl::StatusOr<StepStream::Tag> StepStream::Decode(Session& session,
 
 absl::StatusOr<Attended> StepStream::Wait(Tag tag, absl::Duration timeout) {
   std::unique_lock lock(impl_->mutex);
+  // Looked up each time: another thread may have taken the answer meanwhile.
+  const auto is_settled = [&] {
+    const auto found = impl_->sent.find(tag);
+    return found == impl_->sent.end() || found->second.answer.has_value();
+  };
+  if (timeout == absl::InfiniteDuration()) {
+    impl_->changed.wait(lock, is_settled);
+  } else if (!impl_->changed.wait_for(lock, absl::ToChronoNanoseconds(timeout), is_settled)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no answer to step ", tag, " in ", absl::FormatDuration(timeout)));
+  }
   const auto found = impl_->sent.find(tag);
   if (found == impl_->sent.end()) {
     return absl::NotFoundError(absl::StrCat("step ", tag, " was not sent, or was waited for"));
-  }
-  const auto is_answered = [&] { return found->second.answer.has_value(); };
-  if (timeout == absl::InfiniteDuration()) {
-    impl_->changed.wait(lock, is_answered);
-  } else if (!impl_->changed.wait_for(lock, absl::ToChronoNanoseconds(timeout), is_answered)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("no answer to step ", tag, " in ", absl::FormatDuration(timeout)));
   }
   Answer answer = *std::move(found->second.answer);
   if (!answer.status.ok()) {
     found->second.step.GiveBack();
   }
   impl_->sent.erase(found);
+  impl_->changed.notify_all();
   if (!answer.status.ok()) {
     return answer.status;
   }
@@ -195,10 +200,14 @@ absl::StatusOr<Attended> StepStream::Wait(Tag tag, absl::Duration timeout) {
 absl::Status StepStream::Finish() {
   {
     const std::lock_guard write_lock(impl_->writing);
-    const std::lock_guard lock(impl_->mutex);
-    if (!impl_->writes_done && !impl_->ended.has_value()) {
+    bool first = false;
+    {
+      const std::lock_guard lock(impl_->mutex);
+      first = !impl_->writes_done && !impl_->ended.has_value();
       impl_->writes_done = true;
-      impl_->stream->WritesDone();
+    }
+    if (first) {
+      impl_->stream->WritesDone();  // not under `mutex`, which the reader needs to make room
     }
   }
   std::unique_lock lock(impl_->mutex);
