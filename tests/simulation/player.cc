@@ -7,6 +7,7 @@ namespace longshore::simulation {
 namespace {
 
 constexpr int64_t kFewSessions = 4;
+constexpr int64_t kLongRound = 70;  // in which one may be overtaken as often as it ever is
 
 }  // namespace
 
@@ -17,7 +18,9 @@ std::vector<Operation> Player::DrawRound(int64_t most) {
     operations = random_.Uniform(2, random_.OneIn(4) ? most : std::min(most, int64_t{12}));
   }
   std::vector<Operation> round;
+  const bool rush = operations > kLongRound && random_.OneIn(2);
   for (int64_t index = 0; index < operations; ++index) {
+    rushes_ = rush && index > 2;
     Operation& operation = round.emplace_back(Draw());
     operation.cancelled = random_.OneIn(50);
     operation.expired = random_.OneIn(50);
@@ -32,8 +35,11 @@ std::vector<Operation> Player::DrawRound(int64_t most) {
 Operation Player::Draw() {
   const int64_t few = std::ssize(model_.sessions()) < kFewSessions ? 20 : 3;
   const int64_t ticket = random_.Uniform(1, 200);
-  if (ticket <= few || model_.sessions().empty()) {
+  if (model_.sessions().empty() || (ticket <= few && !rushes_)) {
     return DrawOpen();
+  }
+  if (rushes_) {
+    return DrawStep();
   }
   if (ticket <= 30) {
     if (ticket <= 24) {
@@ -51,8 +57,8 @@ Operation Player::DrawOpen() {
   open.kind = OpKind::kOpen;
   open.shape = static_cast<size_t>(random_.Uniform(0, std::ssize(world_.shapes) - 1));
   open.policy = static_cast<size_t>(random_.Uniform(0, std::ssize(world_.policies) - 1));
-  open.max_tokens = random_.OneIn(40) ? 0 : random_.Uniform(1, 640);
-  open.overcommit = random_.OneIn(2);
+  open.max_tokens = random_.OneIn(40) ? 0 : random_.Uniform(world_.crowded ? 500 : 1, 640);
+  open.overcommit = world_.crowded != random_.OneIn(world_.crowded ? 40 : 2);
   if (random_.OneIn(20)) {
     open.flaw = random_.OneIn(2) ? Flaw::kManyTokens : Flaw::kBrokenPolicy;
   }
@@ -70,9 +76,11 @@ Operation Player::DrawSessionCall(OpKind kind) {
       longest = std::max(longest, layer.tokens());
     }
     // A little back as a runner does it, anywhere, or past both ends.
-    call.position = random_.OneIn(2)   ? std::max(int64_t{0}, longest - random_.Uniform(0, 8))
-                    : random_.OneIn(6) ? 0
-                                       : random_.Uniform(-1, longest + 2);
+    call.position =
+        random_.OneIn(2)
+            ? std::max(int64_t{0}, longest - random_.Uniform(0, world_.crowded ? 130 : 8))
+        : random_.OneIn(6) ? 0
+                           : random_.Uniform(-1, longest + 2);
   }
   return call;
 }
@@ -107,7 +115,7 @@ int64_t Player::DrawRows(OpKind kind) {
     return random_.OneIn(4) ? random_.Uniform(1, world_.engine.max_rows_per_decode_item) : 1;
   }
   // Three items of 64 rows are as many as a call may have.
-  return random_.Uniform(1, random_.OneIn(6) ? 64 : 16);
+  return random_.Uniform(1, world_.crowded || random_.OneIn(6) ? 64 : 16);
 }
 
 Player::Plan& Player::PlanOf(uint64_t session, int32_t layer) {
@@ -148,9 +156,9 @@ OpItem Player::DrawItem(OpKind kind, uint64_t session, int32_t layer) {
 
 Operation Player::DrawStep() {
   Operation step;
-  step.kind = random_.OneIn(2)   ? OpKind::kDecode
-              : random_.OneIn(3) ? OpKind::kAppend
-                                 : OpKind::kPrefill;
+  step.kind = random_.OneIn(world_.crowded ? 5 : 2) || rushes_ ? OpKind::kDecode
+              : random_.OneIn(3)                               ? OpKind::kAppend
+                                                               : OpKind::kPrefill;
   const uint64_t first = DrawSession();
   const auto found = model_.sessions().find(first);
   if (found != model_.sessions().end()) {
@@ -159,10 +167,10 @@ Operation Player::DrawStep() {
         random_.Uniform(0, std::ssize(found->second.layers) - (random_.OneIn(100) ? 0 : 1)));
   }
   const Plan& plan = PlanOf(first, step.layer);
-  if (plan.last_call.rows > 0 && random_.OneIn(6)) {
+  if (plan.last_call.rows > 0 && random_.OneIn(6) && !rushes_) {
     step.kind = plan.last_call.kind;  // a replay has the same
   }
-  const int64_t items = random_.OneIn(4) ? random_.Uniform(1, 3) : 1;
+  const int64_t items = random_.OneIn(world_.crowded ? 2 : 4) ? random_.Uniform(1, 3) : 1;
   std::vector<uint64_t> sessions = {first};
   while (std::ssize(sessions) < items) {
     sessions.push_back(DrawSessionLike(first));

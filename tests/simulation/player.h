@@ -41,6 +41,7 @@ class Player {
   const World& world_;
   const ContractModel& model_;
   Random& random_;
+  bool rushes_ = false;  // decode steps alone, behind what came before
   std::map<std::pair<uint64_t, int32_t>, Plan> plans_;
 };
 

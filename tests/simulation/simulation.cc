@@ -15,7 +15,9 @@ constexpr size_t kLogLines = 40;
 constexpr int64_t kOperationsOfALife = 3000;
 
 World DrawWorld(Random* random) {
-  return MakeWorld(random->OneIn(4), random->Uniform(1, 2), random->OneIn(3) ? 100 : 20);
+  return MakeWorld({.mixed_pages = random->OneIn(4),
+                    .crowded = random->OneIn(3),
+                    .max_jobs = random->OneIn(3) ? 100 : 20});
 }
 
 }  // namespace

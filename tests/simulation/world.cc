@@ -19,21 +19,23 @@ ModelShape Shape(int32_t heads, int32_t head_dim, DType dtype, std::vector<int64
 
 }  // namespace
 
-World MakeWorld(bool mixed_pages, int64_t slabs, int32_t max_jobs) {
+World MakeWorld(const WorldKind& kind) {
   World world;
-  world.engine.pool_bytes = slabs * PagePool::kDefaultSlabBytes;
+  world.crowded = kind.crowded;
+  world.engine.pool_bytes = (kind.crowded ? 1 : 2) * PagePool::kDefaultSlabBytes;
   world.engine.max_sessions = 12;
   world.engine.max_tokens_per_session = 640;
   world.engine.max_items_per_call = 4;
   world.engine.max_rows_per_prefill = 192;
   world.engine.max_rows_per_decode_item = 4;
   world.engine.first_session_id = 1000;
-  world.max_jobs = max_jobs;
+  world.max_jobs = kind.max_jobs;
   world.max_bytes = int64_t{1} << 20;
   // 64 tokens of 512 bytes of keys and as many of values: pages of 64 KiB, 128 in a slab.
-  world.shapes = {Shape(2, 64, DType::kF32, {0, 0}), Shape(1, 128, DType::kF32, {100, 0}),
-                  Shape(4, 64, DType::kBf16, {0, 64, 1})};
-  if (mixed_pages) {  // 32 and 160 KiB, of which 256 and 51 fit a slab
+  const size_t layers = kind.crowded ? 6 : 2;
+  world.shapes = {Shape(2, 64, DType::kF32, std::vector<int64_t>(layers)),
+                  Shape(1, 128, DType::kF32, {100, 0}), Shape(4, 64, DType::kBf16, {0, 64, 1})};
+  if (kind.mixed_pages) {  // 32 and 160 KiB, of which 256 and 51 fit a slab
     world.shapes.push_back(Shape(1, 64, DType::kF32, {0}));
     world.shapes.push_back(Shape(4, 80, DType::kF32, {0, 70}));
   }

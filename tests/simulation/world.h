@@ -14,12 +14,18 @@ struct World {
   EngineOptions engine;
   int32_t max_jobs = 0;
   int64_t max_bytes = 0;
+  /// Nearly all sessions overcommit, and are long: together more than the pool holds.
+  bool crowded = false;
   std::vector<ModelShape> shapes;
   std::vector<AttentionPolicy> policies;
 };
 
-/// A world whose shapes all have pages of one size, or with `mixed_pages` of several.
-World MakeWorld(bool mixed_pages, int64_t slabs, int32_t max_jobs);
+struct WorldKind {
+  bool mixed_pages = false;  ///< shapes whose pages differ in size
+  bool crowded = false;
+  int32_t max_jobs = 20;
+};
+World MakeWorld(const WorldKind& kind);
 
 /// A number that depends on every bit of `word`.
 constexpr uint64_t Mix(uint64_t word) {
