@@ -11,8 +11,6 @@ namespace longshore {
 namespace {
 
 constexpr char kNothingChanged[] = "nothing was changed";
-// How often a full line is searched for jobs that nobody wants any more.
-constexpr std::chrono::milliseconds kSearchInterval{10};
 // When the idle hook found no memory.
 constexpr std::chrono::seconds kIdlePause{1};
 
@@ -106,7 +104,7 @@ absl::Status DeviceQueue::Admit(std::list<Waiting>* place, std::list<Unwanted>* 
   absl::Status refusal = Refusal(bytes);
   const Clock::time_point now = Clock::now();
   if (absl::IsResourceExhausted(refusal) && now >= next_search_) {
-    next_search_ = now + kSearchInterval;
+    next_search_ = now + options_.search_interval;
     TakeUnwanted(unwanted);
     refusal = Refusal(bytes);
   }

@@ -34,8 +34,10 @@ struct Job {
 };
 
 struct DeviceQueueOptions {
-  int32_t max_jobs = 256;                           ///< that wait
-  int64_t max_bytes = int64_t{1} << 30;             ///< of requests that wait
+  int32_t max_jobs = 256;                ///< that wait
+  int64_t max_bytes = int64_t{1} << 30;  ///< of requests that wait
+  /// How often a full line is searched for jobs that nobody wants any more.
+  std::chrono::milliseconds search_interval{10};
   std::function<void(int64_t)> on_depth = nullptr;  ///< jobs waiting; called with the lock held
   /// A job begins after so many seconds in the line; called with the lock held.
   std::function<void(bool bulk, double seconds)> on_wait = nullptr;

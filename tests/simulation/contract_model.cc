@@ -11,16 +11,11 @@ namespace longshore::simulation {
 namespace {
 
 using absl::StatusCode;
-using Refusal = ContractModel::Refusal;
 using Replay = ModelLayer::Replay;
 
 constexpr int64_t kPageTokens = 64;
 
 int64_t Pages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
-
-Refusal Invalid(std::string field) {
-  return {StatusCode::kInvalidArgument, "INVALID_FIELD", std::move(field)};
-}
 
 // Rows at the layer's end: true; a repetition of its last call: false; else what is wrong.
 struct Place {
@@ -41,27 +36,6 @@ Place PlaceOf(const Operation& operation, const OpItem& item, const ModelLayer& 
   return place;
 }
 
-std::string TextOf(const std::vector<Refusal>& refusals) {
-  return absl::StrJoin(refusals, " or ", [](std::string* out, const Refusal& refusal) {
-    absl::StrAppend(out, absl::StatusCodeToString(refusal.code), " ", refusal.reason, " ",
-                    refusal.field);
-    if (refusal.expected_position.has_value()) {
-      absl::StrAppend(out, " expected_position ", *refusal.expected_position);
-    }
-  });
-}
-
-bool Matches(const Refusal& refusal, const Outcome& outcome) {
-  return refusal.code == outcome.code && refusal.reason == outcome.reason &&
-         refusal.field == outcome.field && !outcome.message.empty() &&
-         refusal.expected_position == outcome.expected_position;
-}
-
-bool MatchesAny(const std::vector<Refusal>& refusals, const Outcome& outcome) {
-  return std::any_of(refusals.begin(), refusals.end(),
-                     [&](const Refusal& refusal) { return Matches(refusal, outcome); });
-}
-
 std::string TextOf(const EngineUsage& usage) {
   return absl::StrCat("used ", usage.used_bytes, " reserved ", usage.reserved_bytes, " free ",
                       usage.free_bytes, " tables ", usage.table_bytes, " sessions ",
@@ -69,16 +43,6 @@ std::string TextOf(const EngineUsage& usage) {
 }
 
 }  // namespace
-
-int64_t ModelLayer::pages() const { return std::max(Pages(tokens()) - expired_pages, int64_t{0}); }
-
-int64_t ModelSession::used_pages() const {
-  int64_t pages = 0;
-  for (const ModelLayer& layer : layers) {
-    pages += layer.pages();
-  }
-  return pages;
-}
 
 void ContractModel::Verdict::AddMemory(Fit fit) {
   const Refusal full = {StatusCode::kResourceExhausted, "POOL_FULL", ""};
@@ -89,22 +53,34 @@ void ContractModel::Verdict::AddMemory(Fit fit) {
   }
 }
 
-std::optional<Refusal> ContractModel::MessageRefusal(const Operation& operation) const {
-  switch (operation.flaw) {
-    case Flaw::kNoItems: return Invalid("items");
-    case Flaw::kRepeatedSession:
-      return Invalid(absl::StrCat("items[", operation.items.size(), "].session_id"));
-    case Flaw::kNoRows:
-    case Flaw::kTooManyRows: return Invalid("items[0].rows");
-    case Flaw::kNegativePosition: return Invalid("items[0].position");
-    case Flaw::kNoKeys: return Invalid("k");
-    case Flaw::kUnknownDtype: return Invalid("k.dtype");
-    case Flaw::kWrongRows: return Invalid("k.shape[0]");
-    case Flaw::kMissingBytes: return Invalid("v.inline_data");
-    case Flaw::kRegion: return Refusal{StatusCode::kUnimplemented, "NOT_IMPLEMENTED", "v.region"};
-    case Flaw::kMixedDtypes: return Invalid("v.dtype");
-    default: return std::nullopt;
+// Ids tell by their upper half which instance of the daemon they are of; 0 of none.
+std::optional<Refusal> ContractModel::SessionRefusal(uint64_t session,
+                                                     size_t caller,
+                                                     const std::string& prefix) const {
+  constexpr int kInstanceShift = 32;
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end() && (caller == 0 || caller == found->second.owner)) {
+    return std::nullopt;
   }
+  Refusal refusal = {StatusCode::kNotFound, "SESSION_NOT_FOUND", prefix + "session_id"};
+  const auto expired = expired_.find(session);
+  const uint64_t instance = session >> kInstanceShift;
+  if (instance != 0 && instance != world_.engine.first_session_id >> kInstanceShift) {
+    refusal.reason = "INSTANCE_CHANGED";
+  } else if (expired != expired_.end() && (caller == 0 || caller == expired->second)) {
+    refusal.reason = "SESSION_EXPIRED";
+  }
+  return refusal;
+}
+
+std::optional<Refusal> ContractModel::RefusalAtDoor(const Operation& operation) const {
+  std::optional<Refusal> refusal = MessageRefusal(operation);
+  const std::vector<uint64_t> sessions = operation.Sessions();
+  for (size_t index = 0; index < sessions.size() && !refusal.has_value(); ++index) {
+    refusal = SessionRefusal(sessions[index], operation.caller,
+                             operation.IsStep() ? absl::StrCat("items[", index, "].") : "");
+  }
+  return refusal;
 }
 
 std::string ContractModel::JudgeRefusal(const std::vector<Refusal>& expected,
@@ -112,7 +88,9 @@ std::string ContractModel::JudgeRefusal(const std::vector<Refusal>& expected,
   return MatchesAny(expected, outcome) ? "" : absl::StrCat("expected ", TextOf(expected));
 }
 
-std::string ContractModel::Judge(const Operation& operation, const Outcome& outcome) {
+std::string ContractModel::Judge(const Operation& operation,
+                                 const Outcome& outcome,
+                                 const std::set<uint64_t>& in_use) {
   const Verdict verdict = Expect(operation);
   if (outcome.ok() && !verdict.must.empty()) {
     return absl::StrCat("expected ", TextOf(verdict.must));
@@ -123,6 +101,9 @@ std::string ContractModel::Judge(const Operation& operation, const Outcome& outc
   }
   std::string wrong;
   if (outcome.ok()) {
+    if (operation.kind == OpKind::kExpire) {
+      Expire(in_use);
+    }
     Apply(operation, outcome);
     wrong = CheckAnswer(operation, outcome);
   } else {
@@ -136,17 +117,13 @@ std::string ContractModel::Judge(const Operation& operation, const Outcome& outc
 
 ContractModel::Verdict ContractModel::Expect(const Operation& operation) const {
   Verdict verdict;
-  if (operation.cancelled) {
-    verdict.must.push_back({StatusCode::kCancelled, "CANCELLED", ""});
-  }
-  if (operation.expired) {
-    verdict.must.push_back({StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED", ""});
-  }
+  verdict.must = Unwanted(operation);
   if (!verdict.must.empty()) {
     return verdict;
   }
   switch (operation.kind) {
     case OpKind::kOpen: ExpectOpen(operation, &verdict); break;
+    case OpKind::kExpire:
     case OpKind::kList: break;
     case OpKind::kTruncate: ExpectTruncate(operation, &verdict); break;
     case OpKind::kDescribe:
@@ -281,6 +258,8 @@ void ContractModel::Apply(const Operation& operation, const Outcome& outcome) {
       ModelSession& session = sessions_[outcome.session];
       session.shape = operation.shape;
       session.max_tokens = operation.max_tokens;
+      session.owner = operation.caller;
+      session.short_lease = operation.short_lease;
       session.overcommit = operation.overcommit;
       session.promised_pages = PromisedPages(operation);
       session.table_bytes = System::TableBytesOf(world_, operation);
@@ -299,8 +278,20 @@ void ContractModel::Apply(const Operation& operation, const Outcome& outcome) {
       break;
     case OpKind::kClose: sessions_.erase(operation.session); break;
     case OpKind::kDescribe:
+    case OpKind::kExpire:
     case OpKind::kList: break;
     default: ApplyStep(operation); break;
+  }
+}
+
+void ContractModel::Expire(const std::set<uint64_t>& in_use) {
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    if (it->second.short_lease && !in_use.contains(it->first)) {
+      expired_[it->first] = it->second.owner;
+      it = sessions_.erase(it);
+    } else {
+      ++it;
+    }
   }
 }
 

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tests/simulation/operation.h"
+#include "tests/simulation/refusal.h"
 #include "tests/simulation/world.h"
 
 namespace longshore::simulation {
@@ -32,6 +34,8 @@ struct ModelLayer {
 
 struct ModelSession {
   size_t shape = 0;
+  size_t owner = 0;  ///< index of kCallers
+  bool short_lease = false;
   int64_t max_tokens = 0;
   bool overcommit = false;
   int64_t promised_pages = 0;  ///< used and reserved ones together; of overcommit none
@@ -47,19 +51,15 @@ class ContractModel {
  public:
   explicit ContractModel(const World& world) : world_(world) {}
 
-  /// A code and reason, and where one is to blame the field.
-  struct Refusal {
-    absl::StatusCode code;
-    std::string reason;
-    std::string field;
-    std::optional<int64_t> expected_position = std::nullopt;
-  };
-
-  /// What the message alone is refused with, before the call is queued; nothing if it is fine.
-  std::optional<Refusal> MessageRefusal(const Operation& operation) const;
+  /// What a call is refused with when it arrives, before it is queued: for its message, or for
+  /// sessions that are not open or not its caller's. Nothing if it is let in.
+  std::optional<Refusal> RefusalAtDoor(const Operation& operation) const;
   /// Empty if the contract allows that outcome of an operation that had its turn; else what it says
-  /// instead. What was applied is applied here, too.
-  std::string Judge(const Operation& operation, const Outcome& outcome);
+  /// instead. What was applied is applied here, too. `in_use`: sessions that calls behind it in the
+  /// line name.
+  std::string Judge(const Operation& operation,
+                    const Outcome& outcome,
+                    const std::set<uint64_t>& in_use);
   /// The same for an operation that never began and must be answered with `expected`.
   static std::string JudgeRefusal(const std::vector<Refusal>& expected, const Outcome& outcome);
 
@@ -79,6 +79,10 @@ class ContractModel {
     void AddMemory(Fit fit);
   };
 
+  std::optional<Refusal> SessionRefusal(uint64_t session,
+                                        size_t caller,
+                                        const std::string& prefix) const;
+  void Expire(const std::set<uint64_t>& in_use);
   Verdict Expect(const Operation& operation) const;
   void ExpectOpen(const Operation& operation, Verdict* verdict) const;
   void ExpectTruncate(const Operation& operation, Verdict* verdict) const;
@@ -98,6 +102,7 @@ class ContractModel {
 
   const World& world_;
   std::map<uint64_t, ModelSession> sessions_;
+  std::map<uint64_t, size_t> expired_;  // owners
   int64_t opened_ = 0;
   bool starved_ = false;
 };

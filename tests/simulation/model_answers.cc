@@ -23,6 +23,16 @@ std::string TextOf(const std::vector<SessionLine>& lines) {
 
 }  // namespace
 
+int64_t ModelLayer::pages() const { return std::max(CeilOf(tokens(), 64) - expired_pages, int64_t{0}); }
+
+int64_t ModelSession::used_pages() const {
+  int64_t pages = 0;
+  for (const ModelLayer& layer : layers) {
+    pages += layer.pages();
+  }
+  return pages;
+}
+
 std::string ContractModel::CheckAnswer(const Operation& operation, const Outcome& outcome) const {
   switch (operation.kind) {
     case OpKind::kOpen:
@@ -33,7 +43,8 @@ std::string ContractModel::CheckAnswer(const Operation& operation, const Outcome
     case OpKind::kList: {
       std::vector<SessionLine> lines;
       for (const auto& [id, session] : sessions_) {
-        if (operation.kind == OpKind::kList || id == operation.session) {
+        const bool sees = operation.caller == 0 || operation.caller == session.owner;
+        if (operation.kind == OpKind::kList ? sees : id == operation.session) {
           lines.push_back(LineOf(id));
         }
       }
@@ -44,6 +55,7 @@ std::string ContractModel::CheckAnswer(const Operation& operation, const Outcome
       return line.layer_tokens == outcome.layer_tokens ? ""
                                                        : absl::StrCat("expected ", TextOf({line}));
     }
+    case OpKind::kExpire:
     case OpKind::kClose: return "";
     default: return CheckStepAnswer(operation, outcome);
   }

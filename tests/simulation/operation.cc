@@ -9,8 +9,8 @@
 namespace longshore::simulation {
 namespace {
 
-constexpr std::array<const char*, 8> kKinds = {"open",  "describe", "list",    "truncate",
-                                               "close", "append",   "prefill", "decode"};
+constexpr std::array<const char*, 9> kKinds = {"open",   "describe", "list",    "truncate", "close",
+                                               "expire", "append",   "prefill", "decode"};
 constexpr std::array<const char*, 16> kFlaws = {"",
                                                 "no items",
                                                 "repeated session",
@@ -40,8 +40,9 @@ std::string Remark(const std::array<const char*, N>& names, Enum value) {
 
 std::vector<uint64_t> Operation::Sessions() const {
   if (!IsStep()) {
-    return kind == OpKind::kOpen || kind == OpKind::kList ? std::vector<uint64_t>{}
-                                                          : std::vector<uint64_t>{session};
+    const bool names_one =
+        kind == OpKind::kDescribe || kind == OpKind::kTruncate || kind == OpKind::kClose;
+    return names_one ? std::vector<uint64_t>{session} : std::vector<uint64_t>{};
   }
   std::vector<uint64_t> sessions;
   for (const OpItem& item : items) {
@@ -54,18 +55,18 @@ std::string Operation::Text() const {
   std::string text = kKinds[static_cast<size_t>(kind)];
   if (kind == OpKind::kOpen) {
     absl::StrAppend(&text, " shape ", shape, " policy ", policy, " max_tokens ", max_tokens,
-                    overcommit ? " overcommit" : "");
+                    overcommit ? " overcommit" : "", short_lease ? " short lease" : "");
   } else if (IsStep()) {
     absl::StrAppend(&text, " layer ", layer);
     for (const OpItem& item : items) {
       absl::StrAppend(&text, " {", item.session, " at ", item.position, " rows ", item.rows, " id ",
                       item.append_id, "}");
     }
-  } else if (kind != OpKind::kList) {
+  } else if (kind != OpKind::kList && kind != OpKind::kExpire) {
     absl::StrAppend(&text, " ", session);
     absl::StrAppend(&text, kind == OpKind::kTruncate ? absl::StrCat(" to ", position) : "");
   }
-  absl::StrAppend(&text, Remark(kFlaws, flaw), Remark(kFaults, fault),
+  absl::StrAppend(&text, " by ", kCallers[caller], Remark(kFlaws, flaw), Remark(kFaults, fault),
                   cancelled ? " [cancelled]" : "", expired ? " [expired]" : "");
   return text;
 }

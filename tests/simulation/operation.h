@@ -15,6 +15,7 @@ enum class OpKind : uint8_t {
   kList,
   kTruncate,
   kClose,
+  kExpire,  ///< two hours pass: the daemon closes sessions of short leases that nobody uses
   kAppend,
   kPrefill,
   kDecode
@@ -59,15 +60,20 @@ struct OpItem {
   std::vector<uint64_t> words;  ///< [rows]
 };
 
+/// Who calls. The first sees and may use everything, the others what is theirs.
+inline constexpr const char* kCallers[] = {"local", "host:10.0.0.1", "host:10.0.0.2"};
+
 /// One thing that a client does.
 struct Operation {
   OpKind kind = OpKind::kList;
-  uint64_t session = 0;     ///< kDescribe, kTruncate, kClose
-  int64_t position = 0;     ///< kTruncate
-  size_t shape = 0;         ///< kOpen, and steps: of which their tensors are
-  size_t policy = 0;        ///< kOpen
-  int64_t max_tokens = 0;   ///< kOpen
-  bool overcommit = false;  ///< kOpen
+  uint64_t session = 0;      ///< kDescribe, kTruncate, kClose
+  int64_t position = 0;      ///< kTruncate
+  size_t shape = 0;          ///< kOpen, and steps: of which their tensors are
+  size_t policy = 0;         ///< kOpen
+  int64_t max_tokens = 0;    ///< kOpen
+  bool overcommit = false;   ///< kOpen
+  bool short_lease = false;  ///< kOpen: of one hour, else of a week
+  size_t caller = 0;         ///< index of kCallers
   int32_t layer = 0;
   std::vector<OpItem> items;  ///< of a step
   bool log_sum_exp = false;

@@ -22,6 +22,7 @@ std::vector<Operation> Player::DrawRound(int64_t most) {
   for (int64_t index = 0; index < operations; ++index) {
     rushes_ = rush && index > 2;
     Operation& operation = round.emplace_back(Draw());
+    operation.caller = DrawCaller(operation);
     operation.cancelled = random_.OneIn(50);
     operation.expired = random_.OneIn(50);
     if (operation.IsStep() && operation.flaw == Flaw::kNone && !operation.cancelled &&
@@ -45,6 +46,9 @@ Operation Player::Draw() {
     if (ticket <= 24) {
       return DrawSessionCall(OpKind::kTruncate);
     }
+    if (random_.OneIn(20)) {
+      return DrawSessionCall(OpKind::kExpire);
+    }
     return DrawSessionCall(ticket <= 26   ? OpKind::kClose
                            : ticket <= 28 ? OpKind::kDescribe
                                           : OpKind::kList);
@@ -59,6 +63,7 @@ Operation Player::DrawOpen() {
   open.policy = static_cast<size_t>(random_.Uniform(0, std::ssize(world_.policies) - 1));
   open.max_tokens = random_.OneIn(40) ? 0 : random_.Uniform(world_.crowded ? 500 : 1, 640);
   open.overcommit = world_.crowded != random_.OneIn(world_.crowded ? 40 : 2);
+  open.short_lease = random_.OneIn(4);
   if (random_.OneIn(20)) {
     open.flaw = random_.OneIn(2) ? Flaw::kManyTokens : Flaw::kBrokenPolicy;
   }
@@ -86,13 +91,25 @@ Operation Player::DrawSessionCall(OpKind kind) {
 }
 
 uint64_t Player::DrawSession() {
-  if (model_.sessions().empty() || random_.OneIn(60)) {  // closed, not opened yet, or never
-    return static_cast<uint64_t>(
-        random_.Uniform(0, static_cast<int64_t>(model_.next_session_id()) + 1));
+  if (model_.sessions().empty() || random_.OneIn(60)) {  // gone, not opened yet, or never
+    const uint64_t first = world_.engine.first_session_id;
+    const auto past_end = static_cast<int64_t>(model_.next_session_id() - first) + 1;
+    const uint64_t id = first + static_cast<uint64_t>(random_.Uniform(0, past_end));
+    return random_.OneIn(5) ? id >> random_.Uniform(1, 40) : id;
   }
   auto it = model_.sessions().begin();
   std::advance(it, random_.Uniform(0, std::ssize(model_.sessions()) - 1));
   return it->first;
+}
+
+// Mostly whom the session belongs to, or the one who sees all.
+size_t Player::DrawCaller(const Operation& operation) {
+  const std::vector<uint64_t> sessions = operation.Sessions();
+  const auto found = model_.sessions().find(sessions.empty() ? 0 : sessions[0]);
+  if (found == model_.sessions().end() || random_.OneIn(40)) {
+    return static_cast<size_t>(random_.Uniform(0, std::ssize(kCallers) - 1));
+  }
+  return sessions.size() > 1 || random_.OneIn(3) ? 0 : found->second.owner;
 }
 
 // Mostly of the same model, as the items of one call must be.

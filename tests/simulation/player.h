@@ -32,6 +32,7 @@ class Player {
   Operation DrawSessionCall(OpKind kind);
   Operation DrawStep();
   OpItem DrawItem(OpKind kind, uint64_t session, int32_t layer);
+  size_t DrawCaller(const Operation& operation);
   uint64_t DrawSession();
   uint64_t DrawSessionLike(uint64_t other);
   int64_t DrawRows(OpKind kind);

@@ -74,27 +74,79 @@ std::string Simulation::RunLife(int64_t operations) {
 // each is answered.
 std::string Simulation::RunRound(Life* life, std::vector<Operation> operations) {
   const std::vector<Outcome> outcomes = life->system.Run(operations);
-  std::vector<size_t> line;
-  std::vector<const Operation*> in_line;
-  int64_t bytes = 0;
+  std::vector<size_t> line;  // indices of those that are let in
   for (size_t index = 0; index < operations.size(); ++index) {
-    const Operation& operation = operations[index];
-    std::optional<ContractModel::Refusal> refusal = life->model.MessageRefusal(operation);
-    const bool full = std::ssize(line) >= life->world.max_jobs ||
-                      (!line.empty() && operation.bytes > life->world.max_bytes - bytes);
-    if (!refusal.has_value() && full) {
-      refusal = {StatusCode::kResourceExhausted, "QUEUE_FULL", ""};
+    std::vector<Refusal> refusals;
+    if (const auto at_door = life->model.RefusalAtDoor(operations[index])) {
+      refusals = {*at_door};
+    } else {
+      if (IsFull(life->world, operations, line, index)) {
+        if (std::string wrong = DropUnwanted(operations, outcomes, &line); !wrong.empty()) {
+          return wrong;
+        }
+      }
+      if (IsFull(life->world, operations, line, index)) {
+        refusals = {{StatusCode::kResourceExhausted, "QUEUE_FULL", ""}};
+      } else {
+        line.push_back(index);
+        continue;
+      }
     }
-    if (!refusal.has_value()) {
-      line.push_back(index);
-      in_line.push_back(&operation);
-      bytes += operation.bytes;
-      continue;
+    if (std::string wrong = Refuse(operations[index], outcomes[index], refusals); !wrong.empty()) {
+      return wrong;
     }
-    Log(operation, outcomes[index]);
-    if (std::string wrong = ContractModel::JudgeRefusal({*refusal}, outcomes[index]);
-        !wrong.empty()) {
-      return Fail(operation, outcomes[index], wrong);
+  }
+  return JudgeTurns(life, operations, outcomes, line);
+}
+
+bool Simulation::IsFull(const World& world,
+                        const std::vector<Operation>& operations,
+                        const std::vector<size_t>& line,
+                        size_t index) {
+  int64_t bytes = 0;
+  for (const size_t waits : line) {
+    bytes += operations[waits].bytes;
+  }
+  return std::ssize(line) >= world.max_jobs ||
+         (!line.empty() && operations[index].bytes > world.max_bytes - bytes);
+}
+
+// Those of a full line that are cancelled or too late make room.
+std::string Simulation::DropUnwanted(const std::vector<Operation>& operations,
+                                     const std::vector<Outcome>& outcomes,
+                                     std::vector<size_t>* line) {
+  std::vector<size_t> wanted;
+  for (const size_t index : *line) {
+    const auto refusals = Unwanted(operations[index]);
+    if (refusals.empty()) {
+      wanted.push_back(index);
+    } else if (std::string wrong = Refuse(operations[index], outcomes[index], refusals);
+               !wrong.empty()) {
+      return wrong;
+    }
+  }
+  *line = std::move(wanted);
+  return "";
+}
+
+std::string Simulation::Refuse(const Operation& operation,
+                               const Outcome& outcome,
+                               const std::vector<Refusal>& refusals) {
+  Log(operation, outcome);
+  const std::string wrong = ContractModel::JudgeRefusal(refusals, outcome);
+  return wrong.empty() ? "" : Fail(operation, outcome, wrong);
+}
+
+std::string Simulation::JudgeTurns(Life* life,
+                                   const std::vector<Operation>& operations,
+                                   const std::vector<Outcome>& outcomes,
+                                   const std::vector<size_t>& line) {
+  std::vector<const Operation*> in_line;
+  std::map<uint64_t, int64_t> uses;  // by calls of the line that have not had their turn
+  for (const size_t index : line) {
+    in_line.push_back(&operations[index]);
+    for (const uint64_t session : operations[index].Sessions()) {
+      ++uses[session];
     }
   }
   std::optional<int64_t> turn;
@@ -106,9 +158,18 @@ std::string Simulation::RunRound(Life* life, std::vector<Operation> operations) 
       return Fail(operation, outcome, "expected the next turn");
     }
     turn = outcome.turn;
+    std::set<uint64_t> in_use;
+    for (const auto& [session, calls] : uses) {
+      if (calls > 0) {
+        in_use.insert(session);
+      }
+    }
     const int64_t sessions = std::ssize(life->model.sessions());
-    if (std::string wrong = life->model.Judge(operation, outcome); !wrong.empty()) {
+    if (std::string wrong = life->model.Judge(operation, outcome, in_use); !wrong.empty()) {
       return Fail(operation, outcome, absl::StrCat(wrong, " (", sessions, " sessions before)"));
+    }
+    for (const uint64_t session : operation.Sessions()) {
+      --uses[session];
     }
   }
   return "";
@@ -121,10 +182,10 @@ std::string Simulation::EndLife(Life* life, Ending ending) {
   if (std::string wrong = CloseAll(life); !wrong.empty()) {
     return wrong;
   }
-  const ContractModel::Refusal draining = {StatusCode::kUnavailable, "DRAINING", ""};
+  const Refusal draining = {StatusCode::kUnavailable, "DRAINING", ""};
   if (ending == Ending::kDrain) {  // while calls wait
-    if (std::string wrong = ExpectAll(life, life->player.DrawRound(life->world.max_jobs),
-                                      System::End::kDrain, draining);
+    if (std::string wrong =
+            ExpectAll(life, life->player.DrawRound(20), System::End::kDrain, draining);
         !wrong.empty()) {
       return wrong;
     }
@@ -174,7 +235,7 @@ std::string Simulation::LoseDevice(Life* life) {
       operations.push_back(std::move(waits));
     }
   }
-  const ContractModel::Refusal lost = {StatusCode::kUnavailable, "DEVICE_LOST", ""};
+  const Refusal lost = {StatusCode::kUnavailable, "DEVICE_LOST", ""};
   std::string wrong = ExpectAll(life, std::move(operations), System::End::kServe, lost);
   return wrong.empty() ? ExpectAll(life, life->player.DrawRound(1), System::End::kServe, lost)
                        : wrong;
@@ -184,21 +245,21 @@ std::string Simulation::LoseDevice(Life* life) {
 std::string Simulation::ExpectAll(Life* life,
                                   std::vector<Operation> operations,
                                   System::End end,
-                                  const ContractModel::Refusal& refusal) {
+                                  const Refusal& refusal) {
   int64_t bytes = 0;
   const std::vector<Outcome> outcomes = life->system.Run(operations, end);
   for (size_t index = 0; index < operations.size(); ++index) {
-    bytes += operations[index].bytes;
-    Log(operations[index], outcomes[index]);
-    std::vector<ContractModel::Refusal> expected = {refusal};
-    if (const auto of_message = life->model.MessageRefusal(operations[index])) {
-      expected = {*of_message};
+    bytes += 2 * operations[index].bytes;
+    std::vector<Refusal> expected = {refusal};
+    if (const auto at_door = life->model.RefusalAtDoor(operations[index])) {
+      expected = {*at_door};
     } else if (bytes > life->world.max_bytes) {
+      expected = Unwanted(operations[index]);
+      expected.push_back(refusal);
       expected.push_back({StatusCode::kResourceExhausted, "QUEUE_FULL", ""});
     }
-    if (std::string wrong = ContractModel::JudgeRefusal(expected, outcomes[index]);
-        !wrong.empty()) {
-      return Fail(operations[index], outcomes[index], wrong);
+    if (std::string wrong = Refuse(operations[index], outcomes[index], expected); !wrong.empty()) {
+      return wrong;
     }
   }
   return "";

@@ -36,13 +36,27 @@ class Simulation {
 
   std::string RunLife(int64_t operations);
   std::string RunRound(Life* life, std::vector<Operation> operations);
+  static bool IsFull(const World& world,
+                     const std::vector<Operation>& operations,
+                     const std::vector<size_t>& line,
+                     size_t index);
+  std::string DropUnwanted(const std::vector<Operation>& operations,
+                           const std::vector<Outcome>& outcomes,
+                           std::vector<size_t>* line);
+  std::string Refuse(const Operation& operation,
+                     const Outcome& outcome,
+                     const std::vector<Refusal>& refusals);
+  std::string JudgeTurns(Life* life,
+                         const std::vector<Operation>& operations,
+                         const std::vector<Outcome>& outcomes,
+                         const std::vector<size_t>& line);
   std::string EndLife(Life* life, Ending ending);
   std::string LoseDevice(Life* life);
   std::string CloseAll(Life* life);
   std::string ExpectAll(Life* life,
                         std::vector<Operation> operations,
                         System::End end,
-                        const ContractModel::Refusal& refusal);
+                        const Refusal& refusal);
   std::string Fail(const Operation& operation, const Outcome& outcome, const std::string& what);
   void Log(const Operation& operation, const Outcome& outcome);
 

@@ -16,6 +16,8 @@ namespace longshore::simulation {
 namespace {
 
 constexpr std::chrono::milliseconds kLongDrain{20'000};
+constexpr std::chrono::hours kShortLease{1};
+constexpr std::chrono::hours kLongLease{7 * 24};
 
 SessionSpec SpecOf(const World& world, const Operation& open) {
   SessionSpec spec;
@@ -38,41 +40,13 @@ SessionLine LineOf(const SessionInfo& info) {
           .reserved_bytes = info.page_bytes_reserved};
 }
 
-DeviceQueueOptions QueueOptions(const World& world, std::function<void(const Engine&)> on_job_run) {
+DeviceQueueOptions QueueOptions(const World& world, std::function<void(Engine&)> on_job_run) {
   DeviceQueueOptions options;
   options.max_jobs = world.max_jobs;
   options.max_bytes = world.max_bytes;
+  options.search_interval = std::chrono::milliseconds(0);  // no clock decides who is let in
   options.on_job_run = std::move(on_job_run);
   return options;
-}
-
-// A session call's work, as SessionService does it.
-absl::Status RunSessionCall(const World& world,
-                            const Operation& operation,
-                            Engine* engine,
-                            Outcome* outcome) {
-  switch (operation.kind) {
-    case OpKind::kOpen: {
-      ASSIGN_OR_RETURN(outcome->session, engine->Open(SpecOf(world, operation)));
-      return absl::OkStatus();
-    }
-    case OpKind::kDescribe: {
-      ASSIGN_OR_RETURN(const SessionInfo info, engine->Describe(operation.session));
-      outcome->lines.push_back(LineOf(info));
-      return absl::OkStatus();
-    }
-    case OpKind::kTruncate: {
-      ASSIGN_OR_RETURN(outcome->layer_tokens,
-                       engine->Truncate(operation.session, operation.position));
-      return absl::OkStatus();
-    }
-    case OpKind::kClose: return engine->Close(operation.session);
-    default:
-      for (const SessionInfo& info : engine->List()) {
-        outcome->lines.push_back(LineOf(info));
-      }
-      return absl::OkStatus();
-  }
 }
 
 }  // namespace
@@ -119,12 +93,13 @@ class System::Round {
 
 System::System(const World& world)
     : world_(world),
-      queue_(QueueOptions(world, [this](const Engine& engine) { ReadUsage(engine); }),
+      registry_("simulated", world.engine.first_session_id),
+      queue_(QueueOptions(world, [this](Engine& engine) { ReadUsage(engine); }),
              [this] {
                queue_thread_ = std::this_thread::get_id();
                return Engine::Create(world_.engine, std::make_unique<LedgerBackend>(&device_));
              }),
-      runner_(world_.engine, &queue_, &metrics_) {
+      runner_(world_.engine, &registry_, &queue_, &metrics_) {
   LONGSHORE_CHECK(queue_.WaitReady().ok());
 }
 
@@ -184,7 +159,8 @@ void System::Send(Operation* operation, Round* round, size_t index) {
       step->message(),
       {.request_bytes = operation->bytes,
        .deadline = job.deadline,
-       .cancelled = std::move(job.cancelled)},
+       .cancelled = std::move(job.cancelled),
+       .name = kCallers[operation->caller]},
       [step, round, index, done = std::move(job.done)](const absl::Status& status) mutable {
         if (status.ok()) {
           step->ReadAnswer(round->outcome(index));
@@ -197,8 +173,22 @@ void System::SendSessionCall(const Operation& operation, Round* round, size_t in
   Job job = JobFor(operation, round, index);
   job.sessions = operation.Sessions();
   job.bytes = operation.bytes;
+  std::vector<SessionRegistry::Use> uses;
+  for (const uint64_t id : job.sessions) {
+    absl::StatusOr<SessionRegistry::Use> use = registry_.Begin(id, kCallers[operation.caller]);
+    if (!use.ok()) {
+      job.done(use.status());
+      return;
+    }
+    uses.push_back(*std::move(use));
+  }
+  job.done = [uses = std::move(uses),
+              done = std::move(job.done)](const absl::Status& status) mutable {
+    uses.clear();
+    done(status);
+  };
   job.run = [this, &operation, round, index](Engine& engine) {
-    absl::Status status = RunSessionCall(world_, operation, &engine, round->outcome(index));
+    absl::Status status = RunSessionCall(operation, &engine, round->outcome(index));
     if (!engine.device_status().ok()) {
       queue_.DeviceLost(engine.device_status());
       return DeviceLostError("the session was not opened");
@@ -206,6 +196,46 @@ void System::SendSessionCall(const Operation& operation, Round* round, size_t in
     return status;
   };
   queue_.Push(std::move(job));
+}
+
+absl::Status System::Open(const Operation& operation, Engine* engine, Outcome* outcome) {
+  ASSIGN_OR_RETURN(outcome->session, engine->Open(SpecOf(world_, operation)));
+  registry_.Add(outcome->session, {.owner = kCallers[operation.caller],
+                                   .lease = operation.short_lease ? kShortLease : kLongLease,
+                                   .last_used = SessionRegistry::Clock::now()});
+  return absl::OkStatus();
+}
+
+absl::Status System::RunSessionCall(const Operation& operation, Engine* engine, Outcome* outcome) {
+  switch (operation.kind) {
+    case OpKind::kOpen: return Open(operation, engine, outcome);
+    case OpKind::kDescribe: {
+      ASSIGN_OR_RETURN(const SessionInfo info, engine->Describe(operation.session));
+      outcome->lines.push_back(LineOf(info));
+      return absl::OkStatus();
+    }
+    case OpKind::kTruncate: {
+      ASSIGN_OR_RETURN(outcome->layer_tokens,
+                       engine->Truncate(operation.session, operation.position));
+      return absl::OkStatus();
+    }
+    case OpKind::kClose:
+      RETURN_IF_ERROR(engine->Close(operation.session));
+      registry_.Remove(operation.session);
+      return absl::OkStatus();
+    case OpKind::kExpire:
+      for (const uint64_t id : registry_.Expire(SessionRegistry::Clock::now() + 2 * kShortLease)) {
+        RETURN_IF_ERROR(engine->Close(id));
+      }
+      return absl::OkStatus();
+    default:
+      for (const SessionInfo& info : engine->List()) {
+        if (MayUse(kCallers[operation.caller], registry_.Find(info.id).owner)) {
+          outcome->lines.push_back(LineOf(info));
+        }
+      }
+      return absl::OkStatus();
+  }
 }
 
 // What every operation's job has in common.

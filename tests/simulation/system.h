@@ -7,6 +7,7 @@
 
 #include "service/device_queue.h"
 #include "service/metrics.h"
+#include "service/session_registry.h"
 #include "service/step_runner.h"
 #include "tests/simulation/operation.h"
 #include "tests/simulation/world.h"
@@ -15,7 +16,8 @@
 namespace longshore::simulation {
 
 /// What is simulated: an engine on a LedgerBackend behind a DeviceQueue, driven as the service
-/// does it. Steps go through StepRunner from their messages on.
+/// does it. Steps go through StepRunner from their messages on; session calls do here what
+/// SessionService does around them.
 class System {
  public:
   explicit System(const World& world);
@@ -40,12 +42,15 @@ class System {
 
   void Send(Operation* operation, Round* round, size_t index);
   void SendSessionCall(const Operation& operation, Round* round, size_t index);
+  absl::Status RunSessionCall(const Operation& operation, Engine* engine, Outcome* outcome);
+  absl::Status Open(const Operation& operation, Engine* engine, Outcome* outcome);
   Job JobFor(const Operation& operation, Round* round, size_t index);
   void ReadUsage(const Engine& engine);
 
   const World& world_;
   FakeDevice device_;
   Metrics metrics_;
+  SessionRegistry registry_;
   EngineUsage usage_;  // after the last job; the queue's thread alone
   int64_t turns_ = 0;  // the same
   std::thread::id queue_thread_;

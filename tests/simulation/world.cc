@@ -28,7 +28,7 @@ World MakeWorld(const WorldKind& kind) {
   world.engine.max_items_per_call = 4;
   world.engine.max_rows_per_prefill = 192;
   world.engine.max_rows_per_decode_item = 4;
-  world.engine.first_session_id = 1000;
+  world.engine.first_session_id = (uint64_t{7} << 32) + 1000;
   world.max_jobs = kind.max_jobs;
   world.max_bytes = int64_t{1} << 20;
   // 64 tokens of 512 bytes of keys and as many of values: pages of 64 KiB, 128 in a slab.
