@@ -78,11 +78,11 @@ TEST(Recall, IsSortedByPhaseLayersAndAge) {
   const struct {
     const char* labels;
     double mass;
-  } kRows[] = {{"layers=\"rest\",phase=\"decode\",age=\"16+\"", 0.5},
+  } given[] = {{"layers=\"rest\",phase=\"decode\",age=\"16+\"", 0.5},
                {"layers=\"rest\",phase=\"decode\",age=\"4-15\"", 0.6},
                {"layers=\"early\",phase=\"decode\",age=\"0\"", 0.9},
                {"layers=\"rest\",phase=\"prefill\",age=\"0\"", 0.8}};
-  for (const auto& row : kRows) {
+  for (const auto& row : given) {
     text += Recall("mass_kept", row.labels, row.mass);
     text += Recall("worst_head_mass_kept", row.labels, row.mass / 2);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 
 #include <absl/strings/str_cat.h>
@@ -90,7 +91,7 @@ class DecodeBench {
 
 double Quantile(const std::vector<double>& sorted, double quantile) {
   const auto last = static_cast<double>(sorted.size() - 1);
-  return sorted[static_cast<size_t>(quantile * last + 0.5)];
+  return sorted[static_cast<size_t>(std::lround(quantile * last))];
 }
 
 // The figures of one way to send.
@@ -137,49 +138,69 @@ std::string ShapesText(const BenchOptions& options, const client::ModelShape& mo
                       " tokens, batch 1, ", options.policy);
 }
 
-absl::StatusOr<int> Bench(const BenchOptions& options) {
-  if (options.context < 1 || options.steps < 1 || options.warmup < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--context ", options.context, " and --steps ",
-                                                   options.steps, " must be 1 or more, --warmup ",
-                                                   options.warmup, " 0 or more"));
-  }
+absl::StatusOr<client::ModelShape> ModelOf(const BenchOptions& options) {
   ASSIGN_OR_RETURN(client::ModelShape model, options.model.Shape());
   model.query_dtype = DTypeOf(options.query_dtype);
+  return model;
+}
+
+absl::Status CheckOptions(const BenchOptions& options) {
+  return options.context >= 1 && options.steps >= 1 && options.warmup >= 0
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("--context ", options.context, " and --steps ", options.steps,
+                                " must be 1 or more, --warmup ", options.warmup, " 0 or more"));
+}
+
+absl::StatusOr<std::vector<double>> TimeCalls(const DecodeBench& bench,
+                                              const client::CallOptions& call,
+                                              client::Session& session) {
+  return bench.Time([&](int32_t layer, const Message& step) {
+    return session.Decode(layer, step.q.view(), step.k.view(), step.v.view(), {.call = call})
+        .status();
+  });
+}
+
+// Each step is sent when the one before is answered.
+absl::StatusOr<std::vector<double>> TimeStream(const DecodeBench& bench,
+                                               const client::CallOptions& call,
+                                               const client::Client& daemon,
+                                               client::Session& session) {
+  client::StepStream stream = daemon.StreamSteps();
+  ASSIGN_OR_RETURN(std::vector<double> seconds,
+                   bench.Time([&](int32_t layer, const Message& step) -> absl::Status {
+                     ASSIGN_OR_RETURN(const client::StepStream::Tag tag,
+                                      stream.Decode(session, layer, step.q.view(), step.k.view(),
+                                                    step.v.view()));
+                     return stream.Wait(tag, call.timeout).status();
+                   }));
+  RETURN_IF_ERROR(stream.Finish());
+  return seconds;
+}
+
+absl::StatusOr<int> Bench(const BenchOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const client::ModelShape model, ModelOf(options));
   ASSIGN_OR_RETURN(const client::Policy policy, PolicyOf(options.policy, std::nullopt));
   ASSIGN_OR_RETURN(const client::Client daemon, options.daemon.Connect());
-  ASSIGN_OR_RETURN(const client::ServerInfo info, daemon.Info(options.daemon.call()));
-  const client::SessionOptions session_options{
-      .policy = policy,
-      .max_tokens = options.context + options.warmup + options.steps,
-      .name = "longshorectl bench"};
-  const DecodeBench bench(options, model);
+  const client::CallOptions call = options.daemon.call();
+  ASSIGN_OR_RETURN(const client::ServerInfo info, daemon.Info(call));
   ASSIGN_OR_RETURN(client::Session session,
-                   daemon.Open(model, session_options, options.daemon.call()));
+                   daemon.Open(model,
+                               {.policy = policy,
+                                .max_tokens = options.context + options.warmup + options.steps,
+                                .name = "longshorectl bench"},
+                               call));
+  const DecodeBench bench(options, model);
   RETURN_IF_ERROR(bench.Fill(session));
-
   Report report(options, ShapesText(options, model),
                 info.backends.empty() ? "" : info.backends.front().device);
-  ASSIGN_OR_RETURN(const std::vector<double> unary, bench.Time([&](int32_t layer,
-                                                                   const Message& step) {
-    return session
-        .Decode(layer, step.q.view(), step.k.view(), step.v.view(), {.call = options.daemon.call()})
-        .status();
-  }));
+  ASSIGN_OR_RETURN(const std::vector<double> unary, TimeCalls(bench, call, session));
   report.Add("unary", unary);
-  // The same tokens once more, on a stream: each step is sent when the one before is answered.
-  RETURN_IF_ERROR(session.Truncate(options.context, options.daemon.call()));
-  client::StepStream stream = daemon.StreamSteps();
-  ASSIGN_OR_RETURN(
-      const std::vector<double> streamed,
-      bench.Time([&](int32_t layer, const Message& step) -> absl::Status {
-        ASSIGN_OR_RETURN(
-            const client::StepStream::Tag tag,
-            stream.Decode(session, layer, step.q.view(), step.k.view(), step.v.view()));
-        return stream.Wait(tag, absl::Seconds(options.daemon.timeout_seconds)).status();
-      }));
+  RETURN_IF_ERROR(session.Truncate(options.context, call));  // the same tokens once more
+  ASSIGN_OR_RETURN(const std::vector<double> streamed, TimeStream(bench, call, daemon, session));
   report.Add("stream", streamed);
   report.Print();
-  RETURN_IF_ERROR(stream.Finish());
   return kExitOk;
 }
 

@@ -13,7 +13,7 @@ namespace {
 // An error as a line for people, and the exit code that goes with it.
 int Report(const absl::Status& status) {
   const std::string reason = client::ReasonOf(status);
-  std::fprintf(stderr, "error: %s (%s%s%s)\n", std::string(status.message()).c_str(),
+  std::fprintf(stderr, "error: %s (%s%s%s)\n", std::string{status.message()}.c_str(),
                absl::StatusCodeToString(status.code()).c_str(), reason.empty() ? "" : ", ",
                reason.c_str());
   const bool no_answer = status.code() == absl::StatusCode::kUnavailable ||

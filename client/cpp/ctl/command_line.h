@@ -9,7 +9,7 @@
 
 #include <absl/status/statusor.h>
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
 class App;
 }
 

@@ -48,7 +48,7 @@ Outcome RunCase(const ConformanceCase& one, Wire& wire) {
   // A failure that comes straight from a call tells its code; ours are sentences.
   const bool ours = status.code() == absl::StatusCode::kInternal || IsSkip(status);
   return {IsSkip(status) ? "skip" : "fail",
-          ours ? std::string(status.message())
+          ours ? std::string{status.message()}
                : status.ToString(absl::StatusToStringMode::kWithNoExtraData)};
 }
 

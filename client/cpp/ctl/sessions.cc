@@ -35,7 +35,7 @@ Json SessionJson(const client::SessionInfo& session) {
                {"idle_seconds", absl::ToDoubleSeconds(session.idle)},
                {"owner", session.owner}};
   if (!session.failure.ok()) {
-    json["failure"] = std::string(session.failure.message());
+    json["failure"] = std::string{session.failure.message()};
   }
   return json;
 }
@@ -52,7 +52,7 @@ std::string SessionsText(const std::vector<client::SessionInfo>& sessions) {
                     ByteText(static_cast<double>(session.page_bytes_reserved)),
                     absl::FormatDuration(absl::Trunc(session.idle, absl::Seconds(1))),
                     absl::FormatDuration(session.lease), session.owner,
-                    session.failure.ok() ? "ok" : std::string(session.failure.message())});
+                    session.failure.ok() ? "ok" : std::string{session.failure.message()}});
   }
   return absl::StrCat(Table(rows, {"id", "name", "owner", "state"}), sessions.size(),
                       sessions.size() == 1 ? " session, " : " sessions, ",

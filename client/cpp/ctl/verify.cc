@@ -76,9 +76,9 @@ Comparison Compare(int32_t layer,
     heads[at % heads.size()] += std::exp(delta);
     result.lse_error = std::max(result.lse_error, std::abs(delta));
   }
-  const auto rows = static_cast<double>(dense.log_sum_exp.size() / heads.size());
+  const size_t rows = dense.log_sum_exp.size() / heads.size();
   for (double& head : heads) {
-    head /= rows;
+    head /= static_cast<double>(rows);
     result.mass += head / num_heads;
   }
   result.worst_head = *std::min_element(heads.begin(), heads.end());

@@ -33,7 +33,7 @@ absl::Status MakeError(absl::StatusCode code,
                        const ErrorDetails& details) {
   google::rpc::Status rpc;
   rpc.set_code(static_cast<int>(code));
-  rpc.set_message(std::string(message));
+  rpc.set_message(std::string{message});
   google::rpc::ErrorInfo info;
   info.set_reason(details.reason);
   info.mutable_metadata()->insert(details.metadata.begin(), details.metadata.end());
@@ -50,7 +50,7 @@ ErrorDetails DetailsOf(const absl::Status& status) {
   ErrorDetails details;
   const absl::optional<absl::Cord> payload = status.GetPayload(kPayloadUrl);
   google::rpc::Status rpc;
-  if (!payload.has_value() || !rpc.ParseFromString(std::string(*payload))) {
+  if (!payload.has_value() || !rpc.ParseFromString(std::string{*payload})) {
     return details;
   }
   for (const google::protobuf::Any& detail : rpc.details()) {

@@ -20,7 +20,7 @@ template <typename... Parts>
 absl::Status InvalidField(absl::string_view field, const Parts&... parts) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, " ", parts...),
                    {.reason = "INVALID_FIELD",
-                    .field = std::string(field),
+                    .field = std::string{field},
                     .metadata = {},
                     .retry_delay = std::nullopt});
 }
