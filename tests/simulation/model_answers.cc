@@ -23,7 +23,9 @@ std::string TextOf(const std::vector<SessionLine>& lines) {
 
 }  // namespace
 
-int64_t ModelLayer::pages() const { return std::max(CeilOf(tokens(), 64) - expired_pages, int64_t{0}); }
+int64_t ModelLayer::pages() const {
+  return std::max(CeilOf(tokens(), 64) - expired_pages, int64_t{0});
+}
 
 int64_t ModelSession::used_pages() const {
   int64_t pages = 0;
