@@ -62,6 +62,20 @@ TEST(MetricsText, TellsWhatCameSince) {
   EXPECT_EQ(older.Since(now).count, 80) << "a daemon that has been started anew";
 }
 
+TEST(MetricsText, SumsHistogramsOverALabel) {
+  const MetricsText metrics(
+      "h_bucket{m=\"a\",code=\"OK\",le=\"1\"} 3\nh_bucket{m=\"a\",code=\"OK\",le=\"+Inf\"} 4\n"
+      "h_bucket{m=\"a\",code=\"BAD\",le=\"1\"} 10\nh_bucket{m=\"a\",code=\"BAD\",le=\"+Inf\"} 10\n"
+      "h_sum{m=\"a\",code=\"OK\"} 5\nh_sum{m=\"a\",code=\"BAD\"} 6\n");
+  const std::vector<HistogramSeries> all = metrics.Histograms("h", "code");
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].labels, (Labels{{"m", "a"}}));
+  EXPECT_EQ(all[0].count, 14);
+  EXPECT_EQ(all[0].sum, 11);
+  EXPECT_EQ(all[0].buckets[0].second, 13);
+  EXPECT_EQ(metrics.Histograms("h").size(), 2U);
+}
+
 // One histogram of recall: 10 observations of `mass`, in a bucket that ends there.
 std::string Recall(const char* name, const char* labels, double mass) {
   char text[1000];

@@ -126,8 +126,9 @@ std::vector<std::string> MetricsText::ValuesOf(const std::string& name,
   return {values.begin(), values.end()};
 }
 
-std::vector<HistogramSeries> MetricsText::Histograms(const std::string& name) const {
-  std::map<Labels, HistogramSeries> series;
+std::vector<HistogramSeries> MetricsText::Histograms(const std::string& name,
+                                                     const std::string& summed) const {
+  std::map<Labels, std::map<double, double>> series;  // observations up to each bound
   const auto found = samples_.find(name + "_bucket");
   if (found == samples_.end()) {
     return {};
@@ -139,11 +140,13 @@ std::vector<HistogramSeries> MetricsText::Histograms(const std::string& name) co
       continue;
     }
     labels.erase("le");
-    series[labels].buckets.emplace_back(bound, sample.value);
+    labels.erase(summed);
+    series[labels][bound] += sample.value;
   }
   std::vector<HistogramSeries> histograms;
-  for (auto& [labels, histogram] : series) {
-    std::sort(histogram.buckets.begin(), histogram.buckets.end());
+  for (const auto& [labels, buckets] : series) {
+    HistogramSeries histogram;
+    histogram.buckets.assign(buckets.begin(), buckets.end());
     histogram.labels = labels;
     histogram.sum = Sum(name + "_sum", labels);
     histogram.count = histogram.buckets.back().second;

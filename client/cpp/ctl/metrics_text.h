@@ -38,8 +38,10 @@ class MetricsText {
   double Sum(const std::string& name, const Labels& labels = {}) const;
   /// Values of a label, in order, among the series of that name.
   std::vector<std::string> ValuesOf(const std::string& name, const std::string& label) const;
-  /// All series of a histogram, in the order of their labels.
-  std::vector<HistogramSeries> Histograms(const std::string& name) const;
+  /// All series of a histogram, in the order of their labels. Those that differ in the label
+  /// `summed` alone are one, without it.
+  std::vector<HistogramSeries> Histograms(const std::string& name,
+                                          const std::string& summed = {}) const;
 
  private:
   struct Sample {

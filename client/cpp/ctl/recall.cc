@@ -17,6 +17,7 @@
 namespace longshore::ctl {
 namespace {
 
+constexpr char kSamples[] = "longshore_recall_samples_total";
 constexpr char kMassKept[] = "longshore_recall_mass_kept";
 constexpr char kWorstHead[] = "longshore_recall_worst_head_mass_kept";
 
@@ -112,10 +113,10 @@ absl::StatusOr<int> Recall(const RecallOptions& options) {
     PrintJson(all);
   } else if (!rows.empty()) {
     Print(RecallText(rows));
-  } else if (metrics.Has(absl::StrCat(kMassKept, "_bucket"))) {
+  } else if (metrics.Has(kSamples)) {
     Print("no recall yet: no step has been sampled since the daemon started\n");
   } else {
-    Print(absl::StrCat("this daemon measures no recall: its metrics have no ", kMassKept, "\n"));
+    Print(absl::StrCat("this daemon measures no recall: its metrics have no ", kSamples, "\n"));
   }
   return kExitOk;
 }

@@ -54,10 +54,11 @@ class Span {
   double Rate(const std::string& name, const Labels& labels = {}) const {
     return Growth(name, labels) / seconds();
   }
-  std::vector<HistogramSeries> Histograms(const std::string& name) const {
-    std::vector<HistogramSeries> all = now_.metrics.Histograms(name);
+  std::vector<HistogramSeries> Histograms(const std::string& name,
+                                          const std::string& summed) const {
+    std::vector<HistogramSeries> all = now_.metrics.Histograms(name, summed);
     if (before_ != nullptr) {
-      const std::vector<HistogramSeries> older = before_->metrics.Histograms(name);
+      const std::vector<HistogramSeries> older = before_->metrics.Histograms(name, summed);
       for (HistogramSeries& series : all) {
         for (const HistogramSeries& old : older) {
           series = old.labels == series.labels ? series.Since(old) : series;
@@ -76,7 +77,7 @@ class Span {
 
 Json MethodsJson(const Span& span) {
   Json methods = Json::array();
-  for (const HistogramSeries& series : span.Histograms(kSeconds)) {
+  for (const HistogramSeries& series : span.Histograms(kSeconds, "code")) {
     if (series.count > 0) {
       const auto method = series.labels.find("method");
       methods.push_back({{"method", method == series.labels.end() ? "" : method->second},
