@@ -97,6 +97,15 @@ absl::Status ReadBytes(const std::string& text, absl::string_view field, int64_t
   return absl::OkStatus();
 }
 
+absl::Status ReadPoolBytes(const std::string& text, int64_t* pool_bytes) {
+  RETURN_IF_ERROR(ReadBytes(text, "pool_bytes", pool_bytes));
+  if (*pool_bytes > PagePool::kMaxBytes) {
+    return InvalidField("pool_bytes", *pool_bytes, " is more than ", PagePool::kMaxBytes,
+                        ", the most that page ids can count");
+  }
+  return absl::OkStatus();
+}
+
 template <typename T>
 absl::Status ReadLimit(T value,
                        absl::string_view field,
@@ -249,11 +258,7 @@ absl::StatusOr<Config> ResolveConfig(const config::DaemonConfig& written) {
     return InvalidField("threads", written.threads(), " is not in 0..", kMaxThreads);
   }
   config.backend.threads = written.threads();
-  RETURN_IF_ERROR(ReadBytes(written.pool_bytes(), "pool_bytes", &config.engine.pool_bytes));
-  if (config.engine.pool_bytes > PagePool::kMaxBytes) {
-    return InvalidField("pool_bytes", config.engine.pool_bytes, " is more than ",
-                        PagePool::kMaxBytes, ", the most that page ids can count");
-  }
+  RETURN_IF_ERROR(ReadPoolBytes(written.pool_bytes(), &config.engine.pool_bytes));
   config.allow_overcommit_memory = written.allow_overcommit_memory();
   RETURN_IF_ERROR(ReadLogLevel(written.log_level(), &config));
   if (written.has_drain_seconds()) {

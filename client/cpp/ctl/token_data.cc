@@ -12,11 +12,12 @@ namespace longshore::ctl {
 namespace {
 
 constexpr int64_t kGroupTokens = 16;
-constexpr float kNoise = 0.5F;  // of a key around its group's
-constexpr float kFocus = 1.5F;  // of a query on the group that it looks for
+constexpr int64_t kTopicTokens = 64;  // whose queries look for the same group
+constexpr float kNoise = 0.5F;        // of a key around its group's
+constexpr float kFocus = 1.5F;        // of a query on the group that it looks for
 
 // Independent streams for what is drawn.
-enum class Draw : uint32_t { kGroup, kKey, kValue, kQuery };
+enum class Draw : uint32_t { kGroup, kKey, kValue, kQuery, kTopic };
 
 std::mt19937 RandomOf(uint32_t seed, Draw draw, int32_t layer, int64_t index) {
   std::seed_seq sequence{seed, static_cast<uint32_t>(draw), static_cast<uint32_t>(layer),
@@ -117,11 +118,12 @@ TokenRows TokenData::MakeUp(int32_t layer, int64_t begin, int64_t count) const {
     Fill(RandomOf(seed_, Draw::kValue, layer, token), 1.0F,
          std::span(&rows.v[static_cast<size_t>(row) * kv_row], kv_row));
 
-    std::mt19937 random = RandomOf(seed_, Draw::kQuery, layer, token);
-    const int64_t looks_for =
-        static_cast<int64_t>(random()) % (token / kGroupTokens + 1);  // a group up to its own
+    const int64_t topic = token / kTopicTokens;
+    const int64_t looks_for =  // a group up to the topic's first
+        static_cast<int64_t>(RandomOf(seed_, Draw::kTopic, layer, topic)()) %
+        (topic * kTopicTokens / kGroupTokens + 1);
     const std::span<float> query(&rows.q[static_cast<size_t>(row) * q_row], q_row);
-    Fill(random, 1.0F, query);
+    Fill(RandomOf(seed_, Draw::kQuery, layer, token), 1.0F, query);
     Fill(RandomOf(seed_, Draw::kGroup, layer, looks_for), 1.0F, group);
     for (size_t head = 0; head < static_cast<size_t>(model_.num_heads); ++head) {
       const size_t kv_head =

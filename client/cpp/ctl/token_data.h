@@ -22,9 +22,9 @@ struct TokenRows {
 
 /// The tokens that a measurement sends: given in files, or made up.
 ///
-/// Made-up keys come in groups of 16 tokens that are alike, as a text's are, and each row's query
-/// looks for one group among those before it, so that there is something to find. The same for the
-/// same seed, whatever the order in which rows are asked for.
+/// Made-up keys come in groups of 16 tokens that are alike, as a text's are, and the queries of 64
+/// tokens in a row look for one group before them, so that there is something to find. The same for
+/// the same seed, whatever the order in which rows are asked for.
 class TokenData {
  public:
   /// A folder with q.f32, k.f32 and v.f32: [num_layers, tokens, heads, head_dim] little-endian

@@ -35,7 +35,7 @@ std::vector<float> Project(int64_t rows, int32_t heads) {
 
 int Fail(const absl::Status& status) {
   const auto details = longshore::client::DetailsOf(status);
-  std::fprintf(stderr, "%s [%s %s]\n", std::string(status.message()).c_str(),
+  std::fprintf(stderr, "%s [%s %s]\n", std::string{status.message()}.c_str(),
                details.reason.c_str(), details.field.c_str());
   return 1;
 }
