@@ -9,6 +9,8 @@
 #include "service/errors.h"
 #include "tests/fuzz/check.h"
 #include "tests/support/engine_session.h"
+#include "tests/support/host_tensor.h"
+#include "tests/support/random_tokens.h"
 #include "tests/support/test_model.h"
 
 namespace longshore::fuzz {
@@ -46,21 +48,63 @@ std::vector<SessionSpec> MakeSpecs() {
 // As many as the first session's stage needs to drop some, and few of the others.
 constexpr int64_t kTokens[kNumSessions] = {260, 30, 130, 5};
 
+// Random rows of a session's layer 0, made once: a Core is made for every call that is applied.
+struct Rows {
+  HostTensor q;
+  HostTensor k;
+  HostTensor v;
+  HostTensor out;  // of one row
+};
+
+Rows MakeRows(uint64_t session) {
+  const ModelShape& model = SpecOf(session).model;
+  const int64_t rows = TokensOf(session);
+  Random random(static_cast<uint32_t>(session));
+  const TokenRows tokens = RandomTokens(model, rows, ValueKind::kGaussian, &random);
+  const auto shape = [&](int64_t heads) {
+    return std::vector<int64_t>{rows, heads, int64_t{model.head_dim}};
+  };
+  return {HostTensor(model.query_dtype, shape(model.num_heads), tokens.q),
+          HostTensor(model.kv_dtype, shape(model.num_kv_heads), tokens.k),
+          HostTensor(model.kv_dtype, shape(model.num_kv_heads), tokens.v),
+          HostTensor(model.query_dtype, {1, model.num_heads, model.head_dim})};
+}
+
+// Rows [begin, begin + rows).
+TensorRef Cut(TensorRef tensor, int64_t begin, int64_t rows) {
+  tensor.data = static_cast<std::byte*>(tensor.data) + begin * (tensor.Bytes() / tensor.shape[0]);
+  tensor.shape[0] = rows;
+  return tensor;
+}
+
+void Apply(StepKind kind, const StepItem& item, Rows* rows, Engine* engine) {
+  const StepCall call{.kind = kind,
+                      .layer = 0,
+                      .items = {&item, 1},
+                      .q = Cut(rows->q.Ref(), item.position, item.rows),
+                      .k = Cut(rows->k.Ref(), item.position, item.rows),
+                      .v = Cut(rows->v.Ref(), item.position, item.rows),
+                      .out = rows->out.Ref()};
+  const absl::StatusOr<StepTicket> ticket = engine->Submit(call);
+  Require(ticket.ok() && engine->Wait(*ticket).ok(),
+          "the first rows: ", ticket.status().ToString());
+}
+
 void OpenSessions(Engine* engine) {
-  Random random;
+  static std::vector<Rows> rows_of;
+  for (uint64_t id = rows_of.size() + 1; id <= kNumSessions; ++id) {
+    rows_of.push_back(MakeRows(id));
+  }
   for (uint64_t id = 1; id <= kNumSessions; ++id) {
-    const SessionSpec& spec = SpecOf(id);
-    Require(engine->Open(spec).value() == id, "session ids do not count up from 1");
-    CallPart part{.session_id = id, .append_id = 1, .rows = {}};
+    Require(engine->Open(SpecOf(id)).value() == id, "session ids do not count up from 1");
+    StepItem item{.session_id = id, .position = 0, .rows = 0, .append_id = kLastAppendId};
     const int64_t last = TokensOf(id) - 1;
-    for (; part.position < last; part.position += part.rows.tokens) {
-      const int64_t rows = std::min(last - part.position, CoreLimits().max_rows_per_prefill);
-      part.rows = RandomTokens(spec.model, rows, ValueKind::kGaussian, &random);
-      Require(RunCall(engine, StepKind::kAppend, 0, {&part, 1}).ok(), "the first rows");
+    for (; item.position < last; item.position += item.rows) {
+      item.rows = std::min(last - item.position, CoreLimits().max_rows_per_prefill);
+      Apply(StepKind::kAppend, item, &rows_of[id - 1], engine);
     }
-    part.append_id = kLastAppendId;
-    part.rows = RandomTokens(spec.model, 1, ValueKind::kGaussian, &random);
-    Require(RunCall(engine, StepKind::kDecode, 0, {&part, 1}).ok(), "the last row");
+    item.rows = 1;
+    Apply(StepKind::kDecode, item, &rows_of[id - 1], engine);
   }
 }
 
