@@ -310,8 +310,8 @@ void StudyLayer(const Rows& queries, const Rows& keys, ErrorsOf* errors) {
 int Main(const std::string& folder, const std::vector<std::string>& layers) {
   ErrorsOf errors;
   for (const std::string& layer : layers) {
-    StudyLayer(ReadNpy(folder + "/q" + layer + ".npy"), ReadNpy(folder + "/k" + layer + ".npy"),
-               &errors);
+    StudyLayer(ReadNpy(absl::StrCat(folder, "/q", layer, ".npy")),
+               ReadNpy(absl::StrCat(folder, "/k", layer, ".npy")), &errors);
     std::fprintf(stderr, "layer %s: within %.3g points\n", layer.c_str(),
                  std::max(errors.decode.largest(), errors.prefill.largest()));
   }

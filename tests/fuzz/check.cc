@@ -65,8 +65,12 @@ void RequireWellFormed(const absl::Status& status) {
       Require(!bad_request.field_violations(0).field().empty(), "a blamed field is empty: ", text);
     }
   }
+  // Not byte by byte: the entries of a map have no order.
   const grpc::Status grpc = ToGrpcStatus(status);
-  Require(grpc.error_details() == wire && grpc.error_message() == rpc.message(),
+  google::rpc::Status of_call;
+  Require(of_call.ParseFromString(grpc.error_details()) && of_call.code() == rpc.code() &&
+              of_call.message() == rpc.message() && of_call.details_size() == rpc.details_size() &&
+              grpc.error_message() == rpc.message(),
           "the two forms of a status differ: ", text);
 }
 
