@@ -21,8 +21,8 @@ std::unique_ptr<Core>& TheCore() {
   return core;
 }
 
-SessionSpec Spec(ModelShape model, AttentionPolicy policy, bool overcommit) {
-  SessionSpec spec = TestSpec(*NormalizeModelShape(std::move(model)), std::move(policy), 1024);
+SessionSpec Spec(ModelShape model, const AttentionPolicy& policy, bool overcommit) {
+  SessionSpec spec = TestSpec(*NormalizeModelShape(std::move(model)), policy, 1024);
   spec.overcommit = overcommit;
   return spec;
 }

@@ -28,8 +28,9 @@ int main(int argc, char** argv) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const longshore::simulation::Tally& tally = simulation.tally();
   if (!wrong.empty()) {
-    std::fprintf(stderr, "%s\nseed %u: again with --seed=%u --operations=%lld\n", wrong.c_str(),
-                 seed, seed, static_cast<long long>(tally.operations + 1));
+    const std::string operations = std::to_string(tally.operations + 1);
+    std::fprintf(stderr, "%s\nseed %u: again with --seed=%u --operations=%s\n", wrong.c_str(), seed,
+                 seed, operations.c_str());
     return 1;
   }
   std::string answers;

@@ -61,7 +61,7 @@ class System::Round {
   void Answer(size_t index, const absl::Status& status) {
     Outcome& outcome = outcomes_[index];
     outcome.code = status.code();
-    outcome.message = std::string(status.message());
+    outcome.message = std::string{status.message()};
     if (const std::optional<ErrorDetails> details = DetailsOf(status); details.has_value()) {
       outcome.reason = details->reason;
       outcome.field = details->field;
