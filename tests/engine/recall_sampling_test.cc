@@ -21,7 +21,9 @@ TokenRows Rows(const ModelShape& model, int64_t rows, uint32_t salt = 0) {
 }
 
 // A session of `layers` layers, each kContext tokens long.
-EngineSession OpenLayers(Engine* engine, int32_t layers, AttentionPolicy policy = SmallStandard()) {
+EngineSession OpenLayers(Engine* engine,
+                         int32_t layers,
+                         const AttentionPolicy& policy = SmallStandard()) {
   ModelShape model = TestModel(2, 1);
   model.num_layers = layers;
   model.layer_rope_table.clear();
