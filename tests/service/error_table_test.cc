@@ -258,7 +258,7 @@ WireError DrainingRow(Way way) {
       std::async(std::launch::async, [&] { return Decode(server, way, DecodeAt(sessions[1], 0)); });
   std::this_thread::sleep_for(milliseconds(50));  // it answers the same if it comes later
   std::future<bool> drained = std::async(std::launch::async, [&] { return (*server).Drain(); });
-  const WireError error = waits.get();
+  WireError error = waits.get();
   device.Release();
   EXPECT_TRUE(held.get().ok());
   EXPECT_TRUE(drained.get());
