@@ -213,10 +213,15 @@ DeviceQueue::Clock::time_point DeviceQueue::RunIdle(Engine& engine) {
 
 void DeviceQueue::RunJobs(Engine& engine) {
   Clock::time_point idle_again{};
+  Clock::time_point idle_due = Clock::now() + options_.longest_without_idle;
+  const auto be_idle = [&] {
+    idle_again = RunIdle(engine);
+    idle_due = Clock::now() + options_.longest_without_idle;
+  };
   while (WaitForJob(idle_again)) {
     std::optional<Job> job = TakeJob();
     if (!job.has_value()) {
-      idle_again = RunIdle(engine);
+      be_idle();
       continue;
     }
     const absl::Status status = RunJob(&*job, &engine);
@@ -225,6 +230,9 @@ void DeviceQueue::RunJobs(Engine& engine) {
     job->done(status);
     Finished();
     idle_again = {};
+    if (Clock::now() >= idle_due) {  // the line may never be empty
+      be_idle();
+    }
   }
 }
 

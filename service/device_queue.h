@@ -46,6 +46,8 @@ struct DeviceQueueOptions {
   /// milliseconds at most, and returns when it wants to be called again if no job comes: now for at
   /// once, max() for never. It is called after every job that leaves nothing waiting, too.
   std::function<std::chrono::steady_clock::time_point(Engine&)> idle = nullptr;
+  /// Of a line that is never empty: after so long without it, `idle` comes between two jobs.
+  std::chrono::milliseconds longest_without_idle{100};
   std::function<void(const absl::Status&)> on_device_lost =
       nullptr;  ///< once, on the queue's thread
 };

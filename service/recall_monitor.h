@@ -11,9 +11,9 @@
 
 namespace longshore {
 
-/// Hides when measurements of recall run and what becomes of them: a slice at a time while the
-/// engine has nothing else to do, a share of each second at most, and histograms of what they say
-/// in `registry`. Called by the engine's thread alone.
+/// Hides when measurements of recall run and what becomes of them: a slice at a time, a share of
+/// each second at most, and histograms of what they say in `registry`. Called by the engine's
+/// thread alone, while nothing waits for it, or once in a while where something always does.
 class RecallMonitor {
  public:
   using Clock = std::chrono::steady_clock;

@@ -20,8 +20,6 @@ namespace {
 constexpr mode_t kSocketUmask = 0117;  // leaves 0660: owner and group
 // Calls that are done need no more than this to put their answers on the wire.
 constexpr std::chrono::milliseconds kStopLimit{200};
-// Under load, how often leases are looked at.
-constexpr std::chrono::milliseconds kSweepInterval{250};
 
 std::string RandomInstanceId() {
   std::random_device random;
@@ -64,13 +62,7 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   options.max_bytes = config_.max_queued_bytes;
   options.on_depth = [this](int64_t jobs) { metrics_.SetQueueDepth(jobs); };
   options.on_wait = [this](bool bulk, double seconds) { metrics_.ObserveQueueWait(bulk, seconds); };
-  options.on_job_run = [this](Engine& engine) {
-    // The queue may never be idle.
-    if (std::chrono::steady_clock::now() >= next_sweep_) {
-      Sweep(engine);
-    }
-    Publish(engine);
-  };
+  options.on_job_run = [this](Engine& engine) { Publish(engine); };
   options.idle = [this](Engine& engine) {
     const auto next_expiry = Sweep(engine);
     Publish(engine);
@@ -88,9 +80,7 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
 
 // Closes the sessions whose lease has ended. Returns when the next one ends.
 std::chrono::steady_clock::time_point Server::Sweep(Engine& engine) {
-  const auto now = std::chrono::steady_clock::now();
-  next_sweep_ = now + kSweepInterval;
-  for (const uint64_t id : registry_.Expire(now)) {
+  for (const uint64_t id : registry_.Expire(std::chrono::steady_clock::now())) {
     if (const absl::Status closed = engine.Close(id); !closed.ok()) {
       spdlog::error("session {} cannot be closed: {}", id, LogText(closed));
     }

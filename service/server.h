@@ -72,7 +72,6 @@ class Server {
   ServerService server_service_;
   RecallMonitor recall_;
   SessionRegistry registry_;
-  std::chrono::steady_clock::time_point next_sweep_;  // the queue's thread's
   DeviceQueue queue_;  // its thread fills metrics, board, service and registry
   StepRunner runner_;
   SessionService sessions_;

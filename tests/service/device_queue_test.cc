@@ -207,21 +207,46 @@ TEST(DeviceQueue, IsIdleAfterJobsAndWhenItAskedToBeAndNotWhileJobsWait) {
   std::promise<void> idle_twice;
   std::atomic<bool> counting = false;
   int idle = 0;
-  HeldQueue queue({.idle = [&](Engine& /*engine*/) {
-    if (!counting) {  // the queue is not held yet
-      return Clock::time_point::max();
-    }
-    EXPECT_THAT(journal.entries(), ElementsAre("a", "b"));
-    if (++idle == 2) {
-      idle_twice.set_value();
-    }
-    return idle == 1 ? Clock::now() : Clock::time_point::max();
-  }});
+  HeldQueue queue({.idle =
+                       [&](Engine& /*engine*/) {
+                         if (!counting) {  // the queue is not held yet
+                           return Clock::time_point::max();
+                         }
+                         EXPECT_THAT(journal.entries(), ElementsAre("a", "b"));
+                         if (++idle == 2) {
+                           idle_twice.set_value();
+                         }
+                         return idle == 1 ? Clock::now() : Clock::time_point::max();
+                       },
+                   .longest_without_idle = std::chrono::hours(1)});
   (*queue).Push(journal.Record("a", false, {1}));
   (*queue).Push(journal.Record("b", true, {1}));
   counting = true;
   queue.Open();
   idle_twice.get_future().wait();
+}
+
+TEST(DeviceQueue, IsIdleBetweenJobsWhereTheLineIsNeverEmpty) {
+  Journal journal;
+  std::atomic<bool> counting = false;
+  std::vector<size_t> ended;  // jobs, each time that it was idle
+  HeldQueue queue({.idle =
+                       [&](Engine& /*engine*/) {
+                         if (counting) {
+                           ended.push_back(journal.entries().size());
+                         }
+                         return std::chrono::steady_clock::time_point::max();
+                       },
+                   .longest_without_idle = milliseconds(0)});
+  for (const char* name : {"a", "b", "c"}) {
+    (*queue).Push(journal.Record(name, false, {1}));
+  }
+  counting = true;
+  queue.OpenAndFinish();
+  EXPECT_TRUE((*queue).Drain(milliseconds(5000)));
+  ASSERT_GE(ended.size(), 4U);
+  ended.resize(4);
+  EXPECT_THAT(ended, ElementsAre(0U, 1U, 2U, 3U)) << "once behind each";
 }
 
 TEST(DeviceQueue, AnIdleHookWithoutMemoryIsCalledAgain) {
