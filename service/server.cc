@@ -71,8 +71,7 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   options.on_device_lost = [this, on_device_lost =
                                       std::move(on_device_lost)](const absl::Status& status) {
     spdlog::critical("the device has failed: {}", LogText(status));
-    board_.SetReadiness(Readiness::kDeviceLost);
-    metrics_.SetReady(false);
+    SetReadiness(Readiness::kDeviceLost);
     on_device_lost();
   };
   return options;
@@ -183,6 +182,10 @@ absl::Status Server::Listen() {
   if (grpc_ == nullptr) {
     return absl::FailedPreconditionError("cannot start the gRPC server");
   }
+  {
+    const MutexLock lock(&health_mutex_);
+    health_ = grpc_->GetHealthCheckService();
+  }
   SetReadiness(Readiness::kLoading);
   return absl::OkStatus();
 }
@@ -193,20 +196,21 @@ absl::Status Server::WaitReady() {
   return absl::OkStatus();
 }
 
-// The same over gRPC's health service, /readyz and the metrics.
+// The same over gRPC's health service, /readyz and the metrics. On main's thread, or the queue's
+// when its device is lost.
 void Server::SetReadiness(Readiness readiness) {
+  const MutexLock lock(&health_mutex_);
   board_.SetReadiness(readiness);
   const bool serving = board_.readiness() == Readiness::kServing;
   metrics_.SetReady(serving);
-  if (grpc_ == nullptr) {
+  if (health_ == nullptr) {
     return;
   }
-  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   for (const char* service : {v1::Attention::service_full_name(), v1::Sessions::service_full_name(),
                               v1::Server::service_full_name()}) {
-    health->SetServingStatus(service, serving);
+    health_->SetServingStatus(service, serving);
   }
-  health->SetServingStatus(serving);  // and of the server as a whole
+  health_->SetServingStatus(serving);  // and of the server as a whole
 }
 
 bool Server::Drain() {
@@ -227,6 +231,10 @@ bool Server::Drain() {
 void Server::Stop(std::chrono::milliseconds limit) {
   queue_.Drain(std::chrono::milliseconds(0));
   if (grpc_ != nullptr) {
+    {
+      const MutexLock lock(&health_mutex_);
+      health_ = nullptr;
+    }
     grpc_->Shutdown(std::chrono::system_clock::now() + limit);
     grpc_.reset();  // removes the sockets
   }

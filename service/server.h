@@ -72,6 +72,8 @@ class Server {
   ServerService server_service_;
   RecallMonitor recall_;
   SessionRegistry registry_;
+  Mutex health_mutex_;
+  grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(health_mutex_) = nullptr;  // grpc_'s
   DeviceQueue queue_;  // its thread fills metrics, board, service and registry
   StepRunner runner_;
   SessionService sessions_;

@@ -248,6 +248,9 @@ TEST(ServerLife, ALostDeviceEndsEverything) {
       EXPECT_EQ(error.message.find("secret"), std::string::npos) << error.message;
     }
     EXPECT_TRUE(server.device_lost);
+    for (const char* service : {"", "longshore.v1.Attention", "longshore.v1.Server"}) {
+      EXPECT_EQ(Health(server.channel(), service), kNotServing) << "before anybody drains";
+    }
   }
 }
 
