@@ -7,7 +7,9 @@
 
 namespace longshore {
 
-HttpServer::Pages DaemonPages(const Metrics* metrics, const StatusBoard* board) {
+HttpServer::Pages DaemonPages(const Metrics* metrics,
+                              const StatusBoard* board,
+                              const MetricHistory* history) {
   HttpServer::Pages pages;
   pages["/metrics"] = [metrics] {
     return HttpAnswer{.content_type = "text/plain; version=0.0.4; charset=utf-8",
@@ -19,12 +21,13 @@ HttpServer::Pages DaemonPages(const Metrics* metrics, const StatusBoard* board) 
     return HttpAnswer{.code = readiness == Readiness::kServing ? 200 : 503,
                       .body = std::string(NameOf(readiness)) + "\n"};
   };
-  pages["/"] = [metrics, board] {
+  pages["/"] = [metrics, board, history] {
     return HttpAnswer{.content_type = "text/html; charset=utf-8",
                       .body = StatusPage({.version = kVersion,
                                           .build = kBuildType,
                                           .board = board->Read(),
-                                          .metrics = metrics->Collect()})};
+                                          .metrics = metrics->Collect(),
+                                          .past = history->Read(MetricHistory::Clock::now())})};
   };
   return pages;
 }

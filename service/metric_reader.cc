@@ -35,6 +35,16 @@ double Distribution::Quantile(double share) const {
   return lower_bound;
 }
 
+Distribution Distribution::Since(const Distribution& before) const {
+  Distribution grown = *this;
+  for (size_t index = 0; index < std::min(buckets.size(), before.buckets.size()); ++index) {
+    grown.buckets[index].count -= before.buckets[index].count;
+  }
+  grown.count -= before.count;
+  grown.sum -= before.sum;
+  return grown;
+}
+
 MetricReader::MetricReader(const std::vector<prometheus::MetricFamily>& families) {
   for (const prometheus::MetricFamily& family : families) {
     families_[family.name] = &family;

@@ -23,6 +23,8 @@ struct Distribution {
   /// By linear interpolation inside a bucket, as Prometheus does it; the largest finite bound when
   /// it lies beyond.
   double Quantile(double share) const;
+  /// Without what was in it before: of the same histogram, earlier.
+  Distribution Since(const Distribution& before) const;
 };
 
 /// Reads values out of metrics as they were collected: sums over the series that have the given

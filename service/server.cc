@@ -37,6 +37,7 @@ Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_
       instance_id_(RandomInstanceId()),
       first_session_id_(InstanceSessionId()),
       board_(instance_id_),
+      history_(std::chrono::steady_clock::now()),
       server_service_(&metrics_),
       recall_(config_.recall_max_time_share, metrics_.registry().get()),
       registry_(instance_id_, first_session_id_),
@@ -63,11 +64,7 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   options.on_depth = [this](int64_t jobs) { metrics_.SetQueueDepth(jobs); };
   options.on_wait = [this](bool bulk, double seconds) { metrics_.ObserveQueueWait(bulk, seconds); };
   options.on_job_run = [this](Engine& engine) { Publish(engine); };
-  options.idle = [this](Engine& engine) {
-    const auto next_expiry = Sweep(engine);
-    Publish(engine);
-    return std::min(next_expiry, MeasureRecall(engine));
-  };
+  options.idle = [this](Engine& engine) { return BeIdle(engine); };
   options.on_device_lost = [this, on_device_lost =
                                       std::move(on_device_lost)](const absl::Status& status) {
     spdlog::critical("the device has failed: {}", LogText(status));
@@ -75,6 +72,16 @@ DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
     on_device_lost();
   };
   return options;
+}
+
+// What there is to do while nobody waits, or once in a while. Returns when there will be more.
+std::chrono::steady_clock::time_point Server::BeIdle(Engine& engine) {
+  auto next = Sweep(engine);
+  Publish(engine);
+  if (!config_.metrics_listen.empty()) {
+    next = std::min(next, history_.Keep(metrics_, std::chrono::steady_clock::now()));
+  }
+  return std::min(next, MeasureRecall(engine));
 }
 
 // Closes the sessions whose lease has ended. Returns when the next one ends.
@@ -143,7 +150,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
   server->socket_locks_ = std::move(locks);
   for (const Address& address : config.metrics_listen) {
     ASSIGN_OR_RETURN(server->http_server_,
-                     HttpServer::Start(address, DaemonPages(&server->metrics_, &server->board_)));
+                     HttpServer::Start(address, DaemonPages(&server->metrics_, &server->board_,
+                                                            &server->history_)));
   }
   RETURN_IF_ERROR(server->Listen());
   return server;

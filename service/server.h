@@ -12,6 +12,7 @@
 #include "service/config.h"
 #include "service/device_queue.h"
 #include "service/http_server.h"
+#include "service/metric_history.h"
 #include "service/metrics.h"
 #include "service/recall_monitor.h"
 #include "service/server_service.h"
@@ -58,6 +59,7 @@ class Server {
   std::chrono::steady_clock::time_point Sweep(Engine& engine);
   std::chrono::steady_clock::time_point MeasureRecall(Engine& engine);
   void Publish(const Engine& engine);
+  std::chrono::steady_clock::time_point BeIdle(Engine& engine);
   absl::Status Listen();
   void SetReadiness(Readiness readiness);
   void Stop(std::chrono::milliseconds limit);
@@ -68,7 +70,8 @@ class Server {
   std::vector<SocketLock> socket_locks_;  // outlive the sockets
   Metrics metrics_;
   StatusBoard board_;
-  std::unique_ptr<HttpServer> http_server_;  // reads the two above
+  MetricHistory history_;
+  std::unique_ptr<HttpServer> http_server_;  // reads the three above
   ServerService server_service_;
   RecallMonitor recall_;
   SessionRegistry registry_;

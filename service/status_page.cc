@@ -69,14 +69,15 @@ std::string OfLimit(const MetricReader& metrics, const char* value, const char* 
                       "</span>");
 }
 
-std::string Tiles(const MetricReader& metrics) {
+std::string Tiles(const MetricReader& metrics, const MetricReader& past) {
   const double requests = metrics.Sum("longshore_requests_total");
   const double rejected = metrics.Sum("longshore_rejected_total");
   const double expired = metrics.Sum("longshore_lease_expiries_total");
-  const Distribution wait = metrics.Merge("longshore_queue_wait_seconds");
+  constexpr char kWait[] = "longshore_queue_wait_seconds";
+  const Distribution wait = metrics.Merge(kWait).Since(past.Merge(kWait));
   const Distribution batch = metrics.Merge("longshore_step_items", {{"kind", "decode"}});
   const std::string waited = wait.count == 0
-                                 ? "nothing has waited yet"
+                                 ? "nothing has waited lately"
                                  : absl::StrCat("waits: ", Seconds(wait.Quantile(0.5)), " p50, ",
                                                 Seconds(wait.Quantile(0.99)), " p99");
   return absl::StrCat(
@@ -208,14 +209,15 @@ std::string RecallCard(const MetricReader& metrics) {
               Table(head, rows));
 }
 
-std::string LatencyCard(const MetricReader& metrics) {
+std::string LatencyCard(const MetricReader& metrics, const MetricReader& past, double past_age) {
   constexpr char kName[] = "longshore_request_seconds";
   std::vector<std::vector<std::string>> rows;
   for (const std::string& method : metrics.ValuesOf("longshore_requests_total", "method")) {
     const double calls = metrics.Sum("longshore_requests_total", {{"method", method}});
     const double good =
         metrics.Sum("longshore_requests_total", {{"method", method}, {"code", "OK"}});
-    const Distribution seconds = metrics.Merge(kName, {{"method", method}});
+    const Distribution seconds =
+        metrics.Merge(kName, {{"method", method}}).Since(past.Merge(kName, {{"method", method}}));
     const bool timed = seconds.count > 0;
     rows.push_back(
         {Escape(method), Count(calls),
@@ -228,7 +230,10 @@ std::string LatencyCard(const MetricReader& metrics) {
   const std::string content =
       rows.empty() ? R"(<p class="note">Nobody has called yet.</p>)"
                    : Table({"Method", "calls", "errors", "p50", "p99", "50 µs to 100 s"}, rows);
-  return Card("half", "Latency", "from arrival to answer, since the start", content);
+  return Card("half", "Latency",
+              absl::StrCat("arrival to answer, last ", Duration(past_age),
+                           "; calls, errors: since the start"),
+              content);
 }
 
 std::string RejectionsCard(const MetricReader& metrics) {
@@ -290,15 +295,16 @@ std::string SessionsCard(const StatusBoard::View& board) {
 
 std::string StatusPage(const StatusReport& report) {
   const MetricReader metrics(report.metrics);
+  const MetricReader past(report.past.families);
   return absl::StrCat(
       "<!DOCTYPE html>\n", R"(<html lang="en" xmlns="http://www.w3.org/1999/xhtml"><head>)",
       R"(<meta charset="utf-8"/><meta http-equiv="refresh" content="5"/>)",
       R"(<meta name="viewport" content="width=device-width, initial-scale=1"/>)",
       "<title>longshore: ", NameOf(report.board.readiness), R"(</title><link rel="icon" href=")",
       kIcon, "\"/><style>", kStatusStyle, "</style></head>\n<body>\n", Header(report, metrics),
-      "<main>\n", Tiles(metrics), MemoryCard(metrics), LatencyCard(metrics),
-      SessionsCard(report.board), MaskCacheCard(metrics), RecallCard(metrics),
-      RejectionsCard(metrics), "</main>\n",
+      "<main>\n", Tiles(metrics, past), MemoryCard(metrics),
+      LatencyCard(metrics, past, report.past.age_seconds), SessionsCard(report.board),
+      MaskCacheCard(metrics), RecallCard(metrics), RejectionsCard(metrics), "</main>\n",
       R"(<footer><span>Renewed every 5 s.</span><span><a href="/metrics">/metrics</a> · )",
       R"(<a href="/readyz">/readyz</a> · <a href="/healthz">/healthz</a></span></footer>)",
       "\n</body></html>\n");

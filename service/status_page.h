@@ -5,6 +5,7 @@
 
 #include <prometheus/metric_family.h>
 
+#include "service/metric_history.h"
 #include "service/status_board.h"
 
 namespace longshore {
@@ -15,6 +16,7 @@ struct StatusReport {
   std::string build;
   StatusBoard::View board;
   std::vector<prometheus::MetricFamily> metrics;
+  MetricHistory::Past past;  ///< of latencies and waits; what came since is shown
 };
 
 /// The page for people, at /: one HTML document that needs nothing else, and is well-formed XML

@@ -62,7 +62,7 @@ std::string FaultOf(absl::string_view document) {
 }
 
 StatusReport ReportOf(const Metrics& metrics) {
-  StatusReport report{.version = "1.2.3", .build = "Debug", .board = {}, .metrics = {}};
+  StatusReport report{.version = "1.2.3", .build = "Debug", .board = {}, .metrics = {}, .past = {}};
   report.board.instance_id = "0123456789abcdef";
   report.board.readiness = Readiness::kServing;
   report.metrics = metrics.Collect();
@@ -115,6 +115,27 @@ TEST(StatusPage, ShowsTheNumbers) {
                "tables beside the pool<br/><b>256 MiB</b> <span>25.0 %", "93.8 %",  // 15 of 16
                "4.00 sessions each", "1 with an error, 1.0 %", "DecodeStep", "DRAINING",
                "width:25.00%", "12.0"});
+}
+
+// A thousand quick calls of long ago, and a slow one now.
+TEST(StatusPage, LatenciesAreThoseOfTheLastMinute) {
+  Metrics metrics;
+  for (int call = 0; call < 1000; ++call) {
+    metrics.CountRequest(Method::kDecodeStep, absl::OkStatus(), 0.0001);
+    metrics.ObserveQueueWait(false, 0.0001);
+  }
+  metrics.CountRequest(Method::kPrefill, absl::OkStatus(), 0.0001);
+  const MetricHistory::Clock::time_point start;
+  MetricHistory history(start);
+  history.Keep(metrics, start + std::chrono::seconds(100));
+  metrics.CountRequest(Method::kDecodeStep, absl::OkStatus(), 1.5);
+  metrics.ObserveQueueWait(false, 1.5);
+  StatusReport report = ReportOf(metrics);
+  report.past = history.Read(start + std::chrono::seconds(165));
+  const std::string page = StatusPage(report);
+  ExpectParts(page, {"last 1 min 5 s", "<td>1,001</td><td>0</td><td>1.50 s</td><td>1.99 s</td>",
+                     "Prefill</th><td>1</td><td>0</td><td>–</td><td>–</td>",
+                     "waits: 1.50 s p50, 1.99 s p99", "up to 2.00 s: 1<", "up to 100 µs: 0<"});
 }
 
 TEST(StatusPage, EscapesWhatAClientChose) {
