@@ -70,9 +70,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& add
   const char* options[] = {"listening_ports",
                            listen.c_str(),
                            "num_threads",
-                           "2",
+                           "16",
                            "request_timeout_ms",
-                           "5000",
+                           "2000",
                            "tcp_nodelay",
                            "1",
                            nullptr};

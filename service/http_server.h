@@ -20,8 +20,11 @@ struct HttpAnswer {
 };
 
 /// Answers GET and HEAD of a few pages at http://address/ until it is destroyed: a page that is not
-/// there with 404, another method with 405. Two threads, and a client has five seconds to say what
-/// it wants. Hides civetweb.
+/// there with 404, another method with 405. Hides civetweb.
+///
+/// Sixteen threads, each with one client, who has two seconds to say what it wants: browsers keep a
+/// connection or two open that they may never use, and probes of readiness wait for no more than a
+/// second.
 class HttpServer {
  public:
   /// Makes a page anew for each request. On a thread of the server's; may throw std::bad_alloc.

@@ -133,12 +133,14 @@ int Run(int argc, char** argv) {
 
   const StopEvent::Cause cause = stop.Wait();
   const int exit_code = cause == StopEvent::Cause::kSignal ? 0 : kExitDeviceLost;
-  if (!(*server)->Drain()) {
+  if ((*server)->Drain()) {
+    spdlog::info("stopped");
+  } else {
     spdlog::warn("a call still runs; leaving it");
-    std::_Exit(exit_code);
   }
-  spdlog::info("stopped");
-  return exit_code;
+  // Without destroying the server: HTTP's threads wait up to two seconds for a client that has
+  // connected and says nothing, and all that is left goes with the process.
+  std::_Exit(exit_code);
 }
 
 }  // namespace

@@ -55,7 +55,10 @@ Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_
                      config_.engine.max_table_bytes);
 }
 
-Server::~Server() { Stop(std::chrono::milliseconds(0)); }
+Server::~Server() {
+  Stop(std::chrono::milliseconds(0));
+  http_server_.reset();
+}
 
 DeviceQueueOptions Server::QueueOptions(DeviceLost on_device_lost) {
   DeviceQueueOptions options;
@@ -246,7 +249,6 @@ void Server::Stop(std::chrono::milliseconds limit) {
     grpc_->Shutdown(std::chrono::system_clock::now() + limit);
     grpc_.reset();  // removes the sockets
   }
-  http_server_.reset();
 }
 
 int32_t Server::metrics_port() const { return http_server_ == nullptr ? 0 : http_server_->port(); }

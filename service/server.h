@@ -41,8 +41,8 @@ class Server {
   /// Blocks until the engine is there and serves, or says why there is none.
   absl::Status WaitReady();
   /// Refuses new calls (UNAVAILABLE, DRAINING), lets the others end for at most the config's
-  /// drain_limit, then stops. False if one is still running: the process must then leave without
-  /// destroying the server.
+  /// drain_limit, then stops, but for the pages over HTTP, which end with the server. False if one
+  /// is still running: the process must then leave without destroying the server.
   bool Drain();
 
   /// Where it listens, with the ports that were chosen for port 0.

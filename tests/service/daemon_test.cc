@@ -167,16 +167,35 @@ TEST(Daemon, OfTwoThatStartTogetherOneServes) {
   }
 }
 
+// As its log tells it; 0 if it does not.
+int32_t MetricsPortOf(const Daemon& daemon) {
+  const std::string log = daemon.Log();
+  const std::string before = "metrics at http://127.0.0.1:";
+  const size_t port = log.find(before);
+  return port == std::string::npos ? 0 : std::stoi(log.substr(port + before.size()));
+}
+
 TEST(Daemon, TellsTheMetricsPortThatItGot) {
   Daemon daemon({"--listen=unix:" + SocketPath("metrics"), "--pool-bytes=64MiB", "--threads=1",
                  "--metrics-listen=127.0.0.1:0"});
   ASSERT_TRUE(daemon.AwaitLog("ready")) << daemon.Log();
-  const std::string log = daemon.Log();
-  const std::string before = "metrics at http://127.0.0.1:";
-  const size_t port = log.find(before);
-  ASSERT_NE(port, std::string::npos) << log;
-  EXPECT_NE(HttpGet(std::stoi(log.substr(port + before.size())), "/metrics").find("longshore_"),
-            std::string::npos);
+  const int32_t port = MetricsPortOf(daemon);
+  ASSERT_NE(port, 0) << daemon.Log();
+  EXPECT_NE(HttpGet(port, "/metrics").find("longshore_"), std::string::npos);
+}
+
+// As a browser's, which has connected and says nothing yet.
+TEST(Daemon, ASilentConnectionToItsPagesDoesNotHoldUpTheStop) {
+  Daemon daemon({"--listen=unix:" + SocketPath("silent"), "--pool-bytes=64MiB", "--threads=1",
+                 "--metrics-listen=127.0.0.1:0"});
+  ASSERT_TRUE(daemon.AwaitLog("ready")) << daemon.Log();
+  HttpConnection silent(MetricsPortOf(daemon));
+  silent.Send("GET /");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that a thread waits for more
+  const auto start = std::chrono::steady_clock::now();
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1000));
 }
 
 TEST(Daemon, FlagsGoOnTopOfTheFile) {

@@ -12,22 +12,42 @@
 
 namespace longshore {
 
+/// A connection to 127.0.0.1:port.
+class HttpConnection {
+ public:
+  explicit HttpConnection(int32_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(static_cast<uint16_t>(port));
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  }
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+  ~HttpConnection() { close(fd_); }
+
+  void Send(const std::string& bytes) {
+    EXPECT_EQ(write(fd_, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  }
+  /// All that comes until the server closes.
+  std::string Receive() {
+    std::string answer;
+    char part[4096];
+    for (ssize_t count = 0; (count = read(fd_, part, sizeof(part))) > 0;) {
+      answer.append(part, static_cast<size_t>(count));
+    }
+    return answer;
+  }
+
+ private:
+  int fd_;
+};
+
 /// The whole answer, head included, of 127.0.0.1:port to the bytes of a request.
 inline std::string HttpAnswerTo(int32_t port, const std::string& request) {
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_port = htons(static_cast<uint16_t>(port));
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
-  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-  std::string answer;
-  char part[4096];
-  for (ssize_t count = 0; (count = read(fd, part, sizeof(part))) > 0;) {
-    answer.append(part, static_cast<size_t>(count));
-  }
-  close(fd);
-  return answer;
+  HttpConnection connection(port);
+  connection.Send(request);
+  return connection.Receive();
 }
 
 /// The same of GET http://127.0.0.1:port/path.

@@ -1,8 +1,10 @@
 #include "service/http_server.h"
 
 #include <chrono>
+#include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
@@ -81,6 +83,19 @@ TEST(HttpServer, APageThatFindsNoMemoryFailsAlone) {
   const std::string answer = HttpGet(server->port(), "/greedy");
   EXPECT_TRUE(absl::StartsWith(answer, "HTTP/1.1 500 ")) << answer;
   EXPECT_TRUE(absl::StrContains(HttpGet(server->port(), "/"), "hello"));
+}
+
+// As browsers do it, to have one at hand.
+TEST(HttpServer, ConnectionsThatAskForNothingDoNotKeepOthersWaiting) {
+  const auto server = StartServer();
+  std::vector<std::unique_ptr<HttpConnection>> silent;
+  for (int connection = 0; connection < 8; ++connection) {
+    silent.push_back(std::make_unique<HttpConnection>(server->port()));
+    silent.back()->Send("GET /");
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_TRUE(absl::StrContains(HttpGet(server->port(), "/"), "hello"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1000));
 }
 
 TEST(HttpServer, StopsAtOnce) {
