@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -99,6 +100,10 @@ absl::Status ReadBytes(const std::string& text, absl::string_view field, int64_t
 
 absl::Status ReadPoolBytes(const std::string& text, int64_t* pool_bytes) {
   RETURN_IF_ERROR(ReadBytes(text, "pool_bytes", pool_bytes));
+  if (*pool_bytes < PagePool::kDefaultSlabBytes) {
+    return InvalidField("pool_bytes", *pool_bytes, " is less than ", PagePool::kDefaultSlabBytes,
+                        ", one slab of it");
+  }
   if (*pool_bytes > PagePool::kMaxBytes) {
     return InvalidField("pool_bytes", *pool_bytes, " is more than ", PagePool::kMaxBytes,
                         ", the most that page ids can count");
@@ -160,7 +165,8 @@ absl::Status ReadSeconds(double seconds,
   if (!(seconds >= 0 && seconds <= largest)) {
     return InvalidField(field, seconds, " is not in 0..", largest);
   }
-  *duration = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  // Upwards: what is not 0 does not become it.
+  *duration = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
   return absl::OkStatus();
 }
 
@@ -238,6 +244,9 @@ absl::StatusOr<config::DaemonConfig> ReadConfigFile(const std::string& path) {
   }
   std::ostringstream text;
   text << file.rdbuf();
+  if (text.bad()) {  // a directory opens, and does not read
+    return absl::NotFoundError(absl::StrCat("config file ", path, " cannot be read"));
+  }
   config::DaemonConfig config;
   FirstError error;
   google::protobuf::TextFormat::Parser parser;

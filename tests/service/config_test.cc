@@ -93,6 +93,7 @@ TEST(Config, WrongValuesAreNamed) {
            {"pool_bytes: \"4Gb\"", "pool_bytes \"4Gb\""},
            {"log_level: \"loud\"", "log_level \"loud\""},
            {"drain_seconds: -1", "drain_seconds -1"},
+           {"drain_seconds: nan", "drain_seconds nan"},
            {"listen: \"localhost\"", "neither unix:/path nor host:port"},
            {"listen: \"unix:relative\"", "absolute path"},
            {"listen: \"unix:/" + std::string(200, 'x') + "\"", "the limit is 107"},
@@ -105,6 +106,10 @@ TEST(Config, WrongValuesAreNamed) {
            {"metrics_listen: \"10.0.0.1:80\"", "allow_remote"},
            {"metrics_listen: \"unix:/tmp/x\"", "not host:port"},
            {"limits { max_sessions: -1 }", "limits.max_sessions -1"},
+           {"limits { max_lease_seconds: 1e9 }", "limits.max_lease_seconds 1e+09"},
+           {"limits { max_lease_seconds: 60 default_lease_seconds: 61 }",
+            "limits.default_lease_seconds 61 is not in 0..60"},
+           {"pool_bytes: \"1MiB\"", "pool_bytes 1048576 is less than 8388608"},
            {"pool_bytes: \"9TiB\"", "pool_bytes 9895604649984 is more than 8796093022208"},
            {"pool_bytes: \"7000000TiB\"", "is more than 8796093022208"},
            {"limits { max_tokens_per_session: 9223372036854775807 }",
@@ -125,6 +130,13 @@ TEST(Config, WrongValuesAreNamed) {
   }
 }
 
+// 0 would close every session at once.
+TEST(Config, TheShortestLeaseIsAMillisecond) {
+  const absl::StatusOr<Config> config = Resolve("limits { default_lease_seconds: 0.0001 }");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->default_lease, std::chrono::milliseconds(1));
+}
+
 TEST(Config, RemoteIsAllowedOnRequest) {
   EXPECT_TRUE(Resolve("listen: \"0.0.0.0:80\" allow_remote: true").ok());
   for (const char* local : {"127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"}) {
@@ -136,6 +148,9 @@ TEST(Config, AFileThatIsNotThereIsNamed) {
   const absl::Status status = ReadConfigFile("/no/such/file").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(status.message().find("/no/such/file"), absl::string_view::npos);
+  // One that opens and does not read is no empty file.
+  EXPECT_EQ(ReadConfigFile("/").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(ReadConfigFile("/dev/null").ok());
 }
 
 }  // namespace
