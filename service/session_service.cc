@@ -20,7 +20,10 @@ namespace {
 
 double SecondsOf(std::chrono::duration<double> duration) { return duration.count(); }
 
-v1::SessionInfo InfoToWire(const SessionInfo& info, const SessionRegistry::Entry& entry) {
+// `own_uses`: how many of the session's calls are the one that asks.
+v1::SessionInfo InfoToWire(const SessionInfo& info,
+                           const SessionRegistry::Entry& entry,
+                           int64_t own_uses) {
   v1::SessionInfo wire;
   wire.set_session_id(info.id);
   wire.set_name(info.spec.name);
@@ -31,7 +34,7 @@ v1::SessionInfo InfoToWire(const SessionInfo& info, const SessionRegistry::Entry
   wire.set_page_bytes_reserved(info.page_bytes_reserved);
   wire.set_owner(entry.owner);
   wire.set_lease_seconds(SecondsOf(entry.lease));
-  const bool idle = entry.uses == 0;
+  const bool idle = entry.uses <= own_uses;
   wire.set_idle_seconds(idle ? SecondsOf(SessionRegistry::Clock::now() - entry.last_used) : 0);
   return wire;
 }
@@ -168,7 +171,7 @@ grpc::ServerUnaryReactor* SessionService::DescribeSession(grpc::CallbackServerCo
                       v1::DescribeSessionResponse* answer) -> absl::Status {
                  ASSIGN_OR_RETURN(const SessionInfo info, engine.Describe(asked.session_id()));
                  v1::SessionInfo* wire = answer->mutable_session();
-                 *wire = InfoToWire(info, registry_->Find(info.id));
+                 *wire = InfoToWire(info, registry_->Find(info.id), 1);
                  *wire->mutable_model() = ModelToWire(info.spec.model);
                  *wire->mutable_policy() = PolicyToWire(info.spec.policy);
                  return absl::OkStatus();
@@ -186,7 +189,7 @@ grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerConte
     for (const SessionInfo& info : engine.List()) {
       const SessionRegistry::Entry entry = registry_->Find(info.id);
       if (MayUse(caller, entry.owner)) {
-        *answer->add_sessions() = InfoToWire(info, entry);
+        *answer->add_sessions() = InfoToWire(info, entry, 0);
       }
     }
     return absl::OkStatus();

@@ -110,8 +110,39 @@ TEST(Lease, IsTheDaemonsWhenNoneIsAskedFor) {
   v1::SessionInfo info;
   ASSERT_EQ(DescribeOver(server.sessions(), server.Open(), &info).code, grpc::StatusCode::OK);
   EXPECT_EQ(info.lease_seconds(), 1.5);
-  EXPECT_EQ(info.idle_seconds(), 0) << "this call itself";
   EXPECT_EQ(info.owner(), "local");
+}
+
+// Describing is a call, and renews the lease; but who asks wants to know of the calls before.
+TEST(Lease, DescribeTellsHowLongNobodyElseHasCalled) {
+  TestServer server;
+  const uint64_t session = server.Open();
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_GE(server.Describe(session).idle_seconds(), 0.1);
+  EXPECT_LT(server.Describe(session).idle_seconds(), 0.1) << "since the one before";
+}
+
+TEST(Lease, DescribeTellsOfACallThatWaitsBehindIt) {
+  FakeDevice device;
+  TestServer server(TestConfig(), &device);
+  const uint64_t other = server.Open();
+  const uint64_t session = server.Open();
+  device.Hold();
+  const auto decode = [&server](uint64_t of) {
+    v1::DecodeStepResponse response;
+    return server.Decode(TestStep<v1::DecodeStepRequest>(of, 0, 1), &response);
+  };
+  std::future<grpc::Status> first = std::async(std::launch::async, decode, other);
+  device.AwaitHeld();
+  std::future<v1::SessionInfo> described =
+      std::async(std::launch::async, [&] { return server.Describe(session); });
+  std::this_thread::sleep_for(milliseconds(20));  // most likely they come in this order
+  std::future<grpc::Status> behind = std::async(std::launch::async, decode, session);
+  std::this_thread::sleep_for(milliseconds(20));
+  device.Release();
+  EXPECT_LT(described.get().idle_seconds(), 0.02);
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_TRUE(behind.get().ok());
 }
 
 TEST(Lease, LongerThanTheDaemonAllowsIsRefused) {

@@ -92,7 +92,7 @@ class SessionInfo:
     page_bytes_reserved  and of those promised but not yet in use
     failure              empty, or why the session is of no use any more
     lease_seconds        it is closed when no call names it for so long
-    idle_seconds         since the last call on it ended; 0 while one waits or runs
+    idle_seconds         since the last call on it ended; 0 while another waits or runs
     owner                whom it belongs to: "local" (the Unix socket) or "host:ADDRESS"
     """
 

@@ -39,7 +39,7 @@ struct SessionInfo {
   int64_t page_bytes_reserved = 0;  ///< of pages promised and not yet in use
   absl::Status failure;             ///< not OK: without a certain state since
   absl::Duration lease;
-  absl::Duration idle;  ///< since the last call on it
+  absl::Duration idle;  ///< since the last call on it ended; 0 while another waits or runs
   std::string owner;
 };
 
