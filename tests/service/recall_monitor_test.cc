@@ -14,6 +14,7 @@
 
 #include "service/convert_model.h"
 #include "service/convert_policy.h"
+#include "tests/service/haystack.h"
 #include "tests/service/http_get.h"
 #include "tests/service/test_server.h"
 #include "tests/support/engine_session.h"
@@ -24,12 +25,6 @@ namespace longshore {
 namespace {
 
 using Clock = RecallMonitor::Clock;
-
-constexpr int32_t kHeads = 4;
-constexpr int32_t kKvHeads = 2;
-constexpr int32_t kDepth = 64;
-constexpr int64_t kContext = 600;
-constexpr int64_t kSteps = 6;
 
 // Value of the line that begins with `name`; -1 where there is none.
 double ValueOf(const std::string& text, const std::string& name) {
@@ -45,47 +40,6 @@ double ValueOf(const std::string& text, const std::string& name) {
 
 std::string TextOf(const prometheus::Registry& registry) {
   return prometheus::TextSerializer().Serialize(registry.Collect());
-}
-
-// One layer, whose scores are scale * q.k at any distance.
-ModelShape PlainModel() {
-  ModelShape model = TestModel(kHeads, kKvHeads, kDepth);
-  model.rope_tables.clear();
-  model.layer_rope_table = {-1};
-  return *NormalizeModelShape(model);
-}
-
-// `exact` stages that are fresh in every step and keep `chunks` chunks of 8 tokens.
-AttentionPolicy Policy(int32_t chunks, Ranking ranking) {
-  AttentionPolicy policy = OneStage(8, 8 * chunks, 1);
-  policy.ranking = ranking;
-  return policy;
-}
-
-// Each query head wants one token of the middle, its needle, and head 0 wants it most.
-struct Haystack {
-  TokenRows context;
-  std::vector<TokenRows> steps;
-};
-Haystack MakeHaystack() {
-  Random random;
-  Haystack made;
-  const ModelShape model = PlainModel();
-  made.context = RandomTokens(model, kContext, ValueKind::kGaussian, &random);
-  for (int64_t step = 0; step < kSteps; ++step) {
-    made.steps.push_back(RandomTokens(model, 1, ValueKind::kGaussian, &random));
-  }
-  for (int64_t head = 0; head < kHeads; ++head) {
-    const int64_t needle = 100 + 90 * head;
-    const int64_t kv_head = head / (kHeads / kKvHeads);
-    const auto key = made.context.k.begin() + (needle * kKvHeads + kv_head) * kDepth;
-    std::fill_n(key, kDepth, 0.0);
-    key[head] = 8.0;
-    for (TokenRows& step : made.steps) {
-      step.q[static_cast<size_t>(head * kDepth + head)] = head == 0 ? 16.0 : 12.0;
-    }
-  }
-  return made;
 }
 
 // What the oracle says of every step's kept mass: mean over heads and worst head, summed over
@@ -167,10 +121,8 @@ std::string AwaitMeasured(TestServer* server, double count) {
   return text;
 }
 
-// A session with `policy` that steps through the haystack, each step measured before the next.
-std::string RunHaystack(TestServer* server,
-                        const Haystack& haystack,
-                        const AttentionPolicy& policy) {
+// A session with `policy` that holds the haystack's context.
+uint64_t OpenHaystack(TestServer* server, const Haystack& haystack, const AttentionPolicy& policy) {
   v1::OpenSessionRequest open;
   *open.mutable_model() = ModelToWire(PlainModel());
   *open.mutable_policy()->mutable_policy() = PolicyToWire(policy);
@@ -179,14 +131,26 @@ std::string RunHaystack(TestServer* server,
   v1::AppendKVResponse appended;
   EXPECT_TRUE(
       server->Append(WireStep<v1::AppendKVRequest>(session, 0, haystack.context), &appended).ok());
+  return session;
+}
+
+void DecodeStepOf(TestServer* server, uint64_t session, const Haystack& haystack, int64_t step) {
+  const TokenRows& rows = haystack.steps[static_cast<size_t>(step)];
+  auto request = WireStep<v1::DecodeStepRequest>(session, kContext + step, rows);
+  *request.mutable_q() = Wire(rows.q, 1, kHeads);
+  v1::DecodeStepResponse response;
+  const grpc::Status status = server->Decode(request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+// Steps through the haystack, each step measured before the next.
+std::string RunHaystack(TestServer* server,
+                        const Haystack& haystack,
+                        const AttentionPolicy& policy) {
+  const uint64_t session = OpenHaystack(server, haystack, policy);
   std::string text;
   for (int64_t step = 0; step < kSteps; ++step) {
-    const TokenRows& rows = haystack.steps[static_cast<size_t>(step)];
-    auto request = WireStep<v1::DecodeStepRequest>(session, kContext + step, rows);
-    *request.mutable_q() = Wire(rows.q, 1, kHeads);
-    v1::DecodeStepResponse response;
-    const grpc::Status status = server->Decode(request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    DecodeStepOf(server, session, haystack, step);
     text = AwaitMeasured(server, static_cast<double>(step + 1));
   }
   return text;
@@ -246,6 +210,26 @@ TEST(RecallMonitor, IsOffWhenAskedToBe) {
         ValueOf(text, absl::StrCat("longshore_recall_samples_total{result=\"", result, "\"}")), 0);
   }
   EXPECT_EQ(ValueOf(text, "longshore_recall_seconds_total"), 0);
+}
+
+// The step has its answer by then, so nobody but the monitor meets the failure.
+TEST(RecallMonitor, ADeviceThatFailsWhileItMeasuresEndsTheDaemon) {
+  FakeDevice device;
+  TestServer server(MonitoringConfig(), &device);
+  const Haystack haystack = MakeHaystack();
+  const uint64_t session = OpenHaystack(&server, haystack, Policy(1, Ranking::kScoreMax));
+  device.Fail(FakeVerb::kAttend, absl::InternalError("burnt"), 1);
+  DecodeStepOf(&server, session, haystack, 0);
+  const auto start = Clock::now();
+  while (!server.device_lost && Clock::now() - start < std::chrono::minutes(1)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(server.device_lost);
+  const std::string ready = HttpGet((*server).metrics_port(), "/readyz");
+  EXPECT_TRUE(absl::EndsWith(ready, "device lost\n")) << ready;
+  v1::AppendKVResponse appended;
+  const auto request = WireStep<v1::AppendKVRequest>(session, kContext + 1, haystack.steps[1]);
+  EXPECT_EQ(ErrorOf(server.Append(request, &appended)).reason, "DEVICE_LOST");
 }
 
 // An engine with a session that has been sampled at `position` 600 and on, once a Step().

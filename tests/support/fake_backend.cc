@@ -23,9 +23,10 @@ void FakeDevice::AwaitHeld() {
   changed_.wait(lock, [this] { return waiting_; });
 }
 
-void FakeDevice::Fail(FakeVerb verb, absl::Status status) {
+void FakeDevice::Fail(FakeVerb verb, absl::Status status, int64_t more) {
   const std::lock_guard lock(mutex_);
   statuses_[static_cast<size_t>(verb)] = std::move(status);
+  more_[static_cast<size_t>(verb)] = more;
 }
 
 int64_t FakeDevice::appends() const {
@@ -52,9 +53,14 @@ void FakeDevice::CountAttend() {
   ++attends_;
 }
 
-absl::Status FakeDevice::StatusOf(FakeVerb verb) const {
+absl::Status FakeDevice::StatusOf(FakeVerb verb) {
   const std::lock_guard lock(mutex_);
-  return statuses_[static_cast<size_t>(verb)];
+  const auto index = static_cast<size_t>(verb);
+  if (more_[index] > 0) {
+    --more_[index];
+    return absl::OkStatus();
+  }
+  return statuses_[index];
 }
 
 FakeBackend::FakeBackend(FakeDevice* device)

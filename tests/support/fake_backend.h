@@ -24,8 +24,8 @@ class FakeDevice {
   void Release();
   /// Blocks until an append waits at the gate.
   void AwaitHeld();
-  /// The verb does nothing and answers `status` from now on; OK mends it.
-  void Fail(FakeVerb verb, absl::Status status);
+  /// After `more` calls of it the verb does nothing and answers `status`; OK mends it.
+  void Fail(FakeVerb verb, absl::Status status, int64_t more = 0);
 
   int64_t appends() const;
   int64_t attends() const;
@@ -34,13 +34,14 @@ class FakeDevice {
   friend class FakeBackend;
   void PassGate();
   void CountAttend();
-  absl::Status StatusOf(FakeVerb verb) const;
+  absl::Status StatusOf(FakeVerb verb);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;
   bool waiting_ = false;
   std::array<absl::Status, kNumFakeVerbs> statuses_;  // by FakeVerb
+  std::array<int64_t, kNumFakeVerbs> more_ = {};      // that come before it
   int64_t appends_ = 0;
   int64_t attends_ = 0;
 };
