@@ -28,5 +28,13 @@ TEST(CtlText, TablesAlign) {
   EXPECT_EQ(Table(rows, {"name"}), "name   n\na     10\nü      5\n");
 }
 
+// A name that sets a terminal's title, one that clears its screen, and one that is fine.
+TEST(CtlText, WhatOthersChoseMovesNoCursor) {
+  EXPECT_EQ(Harmless("a\x1b]0;mine\x07"), "a\uFFFD]0;mine\uFFFD");
+  EXPECT_EQ(Harmless("\xC2\x9B\x32J\r\n\x7F"), "\uFFFD2J\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(Harmless("\u00A0\u00FC \u6587"), "\u00A0\u00FC \u6587");
+  EXPECT_EQ(Harmless("cut \xC2"), "cut \xC2");
+}
+
 }  // namespace
 }  // namespace longshore::ctl

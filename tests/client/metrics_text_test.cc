@@ -115,5 +115,15 @@ TEST(Recall, IsSortedByPhaseLayersAndAge) {
   EXPECT_NE(table.find("60.0 %"), std::string::npos) << table;
 }
 
+TEST(Recall, SaysWhatBecameOfSamples) {
+  const std::string name = "longshore_recall_samples_total";
+  EXPECT_EQ(SamplesText(MetricsText(name + "{result=\"dropped_busy\"} 4\n" + name +
+                                    "{result=\"dropped_gone\"} 0\n" + name +
+                                    "{result=\"measured\"} 3\n")),
+            "of 7 sampled blocks 4 dropped_busy, 3 measured\n");
+  const std::string none = SamplesText(MetricsText(name + "{result=\"measured\"} 0\n"));
+  EXPECT_NE(none.find("sample_every"), std::string::npos) << none;
+}
+
 }  // namespace
 }  // namespace longshore::ctl

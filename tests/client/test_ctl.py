@@ -94,7 +94,7 @@ def test_top_and_recall(daemon: Ctl, client: longshore.Client) -> None:
 
 
 def test_top_follows(daemon: Ctl) -> None:
-    command = ["stdbuf", "-oL", str(CTL), "top", "--json", "--interval=0.2", f"--target={daemon.target}"]
+    command = [str(CTL), "top", "--json", "--interval=0.2", f"--target={daemon.target}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))

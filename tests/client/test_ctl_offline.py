@@ -104,6 +104,7 @@ def test_sizes(ctl: Ctl) -> None:
         (["policy", "nonsense"], 2, "nonsense"),
         (["info", "--nonsense"], 2, "nonsense"),
         (["size"], 2, "--context is required"),
+        (["close", "-3"], 2, "-3"),
         (["size", "--context=many"], 2, "many"),
         (["size", "--context=1", "--dtype=f64"], 2, "f64"),
         (["policy"], 2, "policy needs a command"),
@@ -131,6 +132,17 @@ def test_a_broken_policy_file_is_named_by_line(ctl: Ctl, tmp_path: Path) -> None
     done = ctl.run("policy", "explain", broken, "--context=10")
     assert done.returncode == 4
     assert "line 2" in done.stderr and "window" in done.stderr
+
+
+def test_a_full_disk_is_no_success() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([CTL, "policy", "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 4
+    assert "written" in done.stderr
+
+
+def test_version(ctl: Ctl) -> None:
+    assert ctl.text("--version").startswith("longshorectl 0.")
 
 
 def test_help(ctl: Ctl) -> None:

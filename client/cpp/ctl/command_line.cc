@@ -40,6 +40,10 @@ CommandLine::CommandLine(CLI::App* command) : app_(command) {}
 CommandLine::CommandLine(CommandLine&&) noexcept = default;
 CommandLine::~CommandLine() = default;
 
+void CommandLine::AddVersion(const std::string& text) {
+  app_->set_version_flag("--version", text, "print the version and exit");
+}
+
 CommandLine CommandLine::Command(const std::string& name,
                                  const std::string& summary,
                                  const std::string& details) {
@@ -94,7 +98,8 @@ void CommandLine::AddArgument(const std::string& name,
   app_->add_option(name, *value, help)->required();
 }
 void CommandLine::AddArgument(const std::string& name, uint64_t* value, const std::string& help) {
-  app_->add_option(name, *value, help)->required();
+  // The library takes -3 for 2^64 - 3.
+  app_->add_option(name, *value, help)->required()->check(CLI::NonNegativeNumber);
 }
 
 void CommandLine::Run(std::function<absl::StatusOr<int>()> run) {
@@ -117,7 +122,13 @@ int CommandLine::Main(int argc, char** argv) {
                  app_->get_name().c_str());
     return kExitUsage;
   }
-  return outcome_->ok() ? **outcome_ : Report(outcome_->status());
+  if (!outcome_->ok()) {
+    return Report(outcome_->status());
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {  // a full disk
+    return Report(absl::DataLossError("not all of it could be written to stdout"));
+  }
+  return **outcome_;
 }
 
 }  // namespace longshore::ctl

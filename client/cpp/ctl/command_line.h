@@ -35,6 +35,9 @@ class CommandLine {
   CommandLine(CommandLine&&) noexcept;
   CommandLine& operator=(CommandLine&&) = delete;
 
+  /// --version, which prints `text` and ends. Of the outermost one only.
+  void AddVersion(const std::string& text);
+
   /// A command below this one. `summary` is its line in the list; `details` what --help adds.
   CommandLine Command(const std::string& name,
                       const std::string& summary,

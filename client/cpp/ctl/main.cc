@@ -17,6 +17,7 @@ constexpr char kDescription[] =
 int main(int argc, char** argv) {
   using longshore::ctl::CommandLine;
   CommandLine root("longshorectl", kDescription);
+  root.AddVersion("longshorectl " LONGSHORE_VERSION);
   longshore::ctl::AddInfo(root);
   longshore::ctl::AddSessions(root);
   longshore::ctl::AddClose(root);

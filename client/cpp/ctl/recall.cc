@@ -7,6 +7,7 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 
 #include "client/cpp/ctl/commands.h"
 #include "client/cpp/ctl/json.h"
@@ -87,6 +88,24 @@ std::string RecallText(const std::vector<RecallRow>& rows) {
   return Table(table, {"phase", "layers", "mask age"});
 }
 
+std::string SamplesText(const MetricsText& metrics) {
+  const double all = metrics.Sum(kSamples);
+  if (all == 0) {
+    return "no block has been sampled since the daemon started: none left tokens out, or its "
+           "config "
+           "has recall.sample_every 0\n";
+  }
+  std::string text = absl::StrFormat("of %.0f sampled blocks ", all);
+  std::vector<std::string> parts;
+  for (const std::string& result : metrics.ValuesOf(kSamples, "result")) {
+    const double blocks = metrics.Sum(kSamples, {{"result", result}});
+    if (blocks > 0) {
+      parts.push_back(absl::StrFormat("%.0f %s", blocks, result));
+    }
+  }
+  return absl::StrCat(text, absl::StrJoin(parts, ", "), "\n");
+}
+
 namespace {
 
 absl::StatusOr<int> Recall(const RecallOptions& options) {
@@ -111,10 +130,8 @@ absl::StatusOr<int> Recall(const RecallOptions& options) {
                      {"worst_head_mass_kept", DistributionJson(row.worst_head)}});
     }
     PrintJson(all);
-  } else if (!rows.empty()) {
-    Print(RecallText(rows));
   } else if (metrics.Has(kSamples)) {
-    Print("no recall yet: no step has been sampled since the daemon started\n");
+    Print(absl::StrCat(rows.empty() ? "no recall yet: " : RecallText(rows), SamplesText(metrics)));
   } else {
     Print(absl::StrCat("this daemon measures no recall: its metrics have no ", kSamples, "\n"));
   }

@@ -22,4 +22,7 @@ std::vector<RecallRow> RecallRows(const MetricsText& metrics);
 /// As a table with a line for the heads.
 std::string RecallText(const std::vector<RecallRow>& rows);
 
+/// What became of the query blocks that were sampled: a line that says why there is so little.
+std::string SamplesText(const MetricsText& metrics);
+
 }  // namespace longshore::ctl

@@ -46,13 +46,13 @@ std::string SessionsText(const std::vector<client::SessionInfo>& sessions) {
   int64_t bytes = 0;
   for (const client::SessionInfo& session : sessions) {
     bytes += session.page_bytes_used + session.page_bytes_reserved;
-    rows.push_back({absl::StrCat(session.id), session.name, WithCommas(LongestLayer(session)),
-                    WithCommas(session.max_tokens),
-                    ByteText(static_cast<double>(session.page_bytes_used)),
-                    ByteText(static_cast<double>(session.page_bytes_reserved)),
-                    absl::FormatDuration(absl::Trunc(session.idle, absl::Seconds(1))),
-                    absl::FormatDuration(session.lease), session.owner,
-                    session.failure.ok() ? "ok" : std::string{session.failure.message()}});
+    rows.push_back(
+        {absl::StrCat(session.id), Harmless(session.name), WithCommas(LongestLayer(session)),
+         WithCommas(session.max_tokens), ByteText(static_cast<double>(session.page_bytes_used)),
+         ByteText(static_cast<double>(session.page_bytes_reserved)),
+         absl::FormatDuration(absl::Trunc(session.idle, absl::Seconds(1))),
+         absl::FormatDuration(session.lease), Harmless(session.owner),
+         session.failure.ok() ? "ok" : Harmless(std::string{session.failure.message()})});
   }
   return absl::StrCat(Table(rows, {"id", "name", "owner", "state"}), sessions.size(),
                       sessions.size() == 1 ? " session, " : " sessions, ",

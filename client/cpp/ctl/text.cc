@@ -96,6 +96,23 @@ std::string Table(std::span<const std::vector<std::string>> rows,
   return text;
 }
 
+std::string Harmless(const std::string& text) {
+  std::string shown;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto letter = static_cast<unsigned char>(text[at]);
+    // U+0080 to U+009F are control characters, too: 0xC2 and a byte below 0xA0.
+    const bool of_two =
+        letter == 0xC2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+    if (letter < 0x20 || letter == 0x7F || of_two) {
+      shown += "\xEF\xBF\xBD";
+      at += of_two ? 1 : 0;
+    } else {
+      shown += text[at];
+    }
+  }
+  return shown;
+}
+
 void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 }  // namespace longshore::ctl

@@ -28,6 +28,10 @@ std::string LowerName(const std::string& name, const std::string& prefix);
 std::string Table(std::span<const std::vector<std::string>> rows,
                   const std::set<std::string>& to_left);
 
+/// Text that somebody else chose, for a terminal: control characters, which could move its cursor
+/// or worse, as U+FFFD.
+std::string Harmless(const std::string& text);
+
 /// Prints to stdout.
 void Print(const std::string& text);
 

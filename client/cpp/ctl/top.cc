@@ -193,6 +193,7 @@ void Show(const client::Client& daemon, const TopOptions& options, const Span& s
   const Json top = TopJson(span);
   if (options.json) {
     PrintJsonLine(top);
+    std::fflush(stdout);  // whoever reads a pipe wants each line when it is there
     return;
   }
   std::string text = TopText(daemon.target(), top);
