@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/policy.h"
+#include "tests/support/random_tokens.h"
 #include "tests/support/test_model.h"
 
 namespace longshore {

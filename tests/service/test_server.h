@@ -27,7 +27,7 @@
 
 namespace longshore {
 
-/// Sizes of the model that service tests speak of; see TestModel().
+/// Sizes of the model that service tests speak of; see TestWireModel().
 inline constexpr int32_t kTestLayers = 2;
 inline constexpr int32_t kTestHeads = 4;
 inline constexpr int32_t kTestKvHeads = 2;
@@ -45,7 +45,7 @@ inline Config TestConfig() {
   return config;
 }
 
-inline v1::ModelShape TestModel() {
+inline v1::ModelShape TestWireModel() {
   v1::ModelShape model;
   model.set_num_layers(kTestLayers);
   model.set_num_heads(kTestHeads);
@@ -64,7 +64,7 @@ inline v1::ModelShape TestModel() {
 
 inline v1::OpenSessionRequest TestOpenRequest(const std::string& preset = "standard") {
   v1::OpenSessionRequest request;
-  *request.mutable_model() = TestModel();
+  *request.mutable_model() = TestWireModel();
   request.mutable_policy()->set_preset(preset);
   request.set_max_tokens(1024);
   return request;
