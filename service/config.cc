@@ -239,14 +239,12 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text, absl::string_view fie
 
 absl::StatusOr<config::DaemonConfig> ReadConfigFile(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
+  file.peek();  // a directory opens, and does not read
+  if (file.fail()) {
     return absl::NotFoundError(absl::StrCat("config file ", path, " cannot be read"));
   }
   std::ostringstream text;
   text << file.rdbuf();
-  if (text.bad()) {  // a directory opens, and does not read
-    return absl::NotFoundError(absl::StrCat("config file ", path, " cannot be read"));
-  }
   config::DaemonConfig config;
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
