@@ -4,8 +4,11 @@
 #include <future>
 #include <thread>
 
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
+#include "tests/service/http_get.h"
 #include "tests/service/test_server.h"
 
 namespace longshore {
@@ -118,13 +121,25 @@ TEST(Lease, DescribeTellsHowLongNobodyElseHasCalled) {
   TestServer server;
   const uint64_t session = server.Open();
   std::this_thread::sleep_for(milliseconds(100));
+  const auto start = std::chrono::steady_clock::now();
   EXPECT_GE(server.Describe(session).idle_seconds(), 0.1);
-  EXPECT_LT(server.Describe(session).idle_seconds(), 0.1) << "since the one before";
+  const double idle_seconds = server.Describe(session).idle_seconds();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(idle_seconds, passed.count()) << "since the one before";
+}
+
+void AwaitQueueDepth(TestServer& server, int depth) {
+  const std::string line = absl::StrCat("longshore_queue_depth ", depth, "\n");
+  while (!absl::StrContains(HttpGet((*server).metrics_port(), "/metrics"), line)) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
 }
 
 TEST(Lease, DescribeTellsOfACallThatWaitsBehindIt) {
   FakeDevice device;
-  TestServer server(TestConfig(), &device);
+  Config config = TestConfig();
+  config.metrics_listen.push_back(*ParseAddress("127.0.0.1:0"));
+  TestServer server(config, &device);
   const uint64_t other = server.Open();
   const uint64_t session = server.Open();
   device.Hold();
@@ -136,11 +151,11 @@ TEST(Lease, DescribeTellsOfACallThatWaitsBehindIt) {
   device.AwaitHeld();
   std::future<v1::SessionInfo> described =
       std::async(std::launch::async, [&] { return server.Describe(session); });
-  std::this_thread::sleep_for(milliseconds(20));  // most likely they come in this order
+  AwaitQueueDepth(server, 1);
   std::future<grpc::Status> behind = std::async(std::launch::async, decode, session);
-  std::this_thread::sleep_for(milliseconds(20));
+  AwaitQueueDepth(server, 2);
   device.Release();
-  EXPECT_LT(described.get().idle_seconds(), 0.02);
+  EXPECT_EQ(described.get().idle_seconds(), 0);
   EXPECT_TRUE(first.get().ok());
   EXPECT_TRUE(behind.get().ok());
 }
