@@ -293,18 +293,13 @@ TEST(DeviceQueue, NothingRunsAfterTheDeviceIsLost) {
 TEST(DeviceQueue, AJobWithoutMemoryFailsAlone) {
   Journal journal;
   HeldQueue queue;
+  // Thrown by hand: a sanitizer's operator new ends the process instead.
   Job starves = journal.Record("starves", false, {1});
   starves.run = [](Engine& /*engine*/) -> absl::Status { throw std::bad_alloc(); };
   (*queue).Push(std::move(starves));
-  Job greedy = journal.Record("greedy", false, {1});
-  greedy.run = [](Engine& /*engine*/) {
-    std::vector<char> all(size_t{1} << 60);
-    return absl::OkStatus();
-  };
-  (*queue).Push(std::move(greedy));
   (*queue).Push(journal.Record("fine", false, {1}));
   queue.OpenAndFinish();
-  EXPECT_THAT(journal.entries(), ElementsAre("starves:HOST_MEMORY", "greedy:HOST_MEMORY", "fine"));
+  EXPECT_THAT(journal.entries(), ElementsAre("starves:HOST_MEMORY", "fine"));
 }
 
 TEST(DeviceQueue, RefusesUntilTheEngineIsThere) {
