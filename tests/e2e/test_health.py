@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import longshore
-from conftest import start_daemon
+from conftest import Daemon, start_daemon
 from load import SHAPE, rows
 
 SERVICES = ["", "longshore.v1.Attention", "longshore.v1.Sessions", "longshore.v1.Server"]
@@ -48,6 +49,15 @@ def check(channel: grpc.Channel, service: str) -> str:
     return Status.Name(health_pb2_grpc.HealthStub(channel).Check(request, timeout=20).status)
 
 
+def wait_for_bulk_call(daemon: Daemon) -> None:
+    """Until a prefill has begun."""
+    give_up = time.monotonic() + 20
+    begun = b'longshore_queue_wait_seconds_count{kind="bulk"} 1\n'
+    while begun not in urlopen(f"http://{daemon.metrics}/metrics").read():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
 def test_health_follows_the_daemon_from_start_to_drain(tmp_path: Path) -> None:
     """While it loads, see tests/service/server_life_test.cc, which can hold that up."""
     daemon = start_daemon(tmp_path, "--pool-bytes=256MiB")
@@ -61,9 +71,10 @@ def test_health_follows_the_daemon_from_start_to_drain(tmp_path: Path) -> None:
 
         # Work that the drain has to wait for.
         session = client.open_session(SHAPE, "dense", max_tokens=8192)
-        work = threading.Thread(target=lambda: session.prefill(0, *rows(8000)))
+        prompt = rows(8000)
+        work = threading.Thread(target=lambda: session.prefill(0, *prompt))
         work.start()
-        time.sleep(0.2)
+        wait_for_bulk_call(daemon)
         stopped: list[int] = []
         stop = threading.Thread(target=lambda: stopped.append(daemon.stop()))
         stop.start()
