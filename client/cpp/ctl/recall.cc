@@ -92,8 +92,7 @@ std::string SamplesText(const MetricsText& metrics) {
   const double all = metrics.Sum(kSamples);
   if (all == 0) {
     return "no block has been sampled since the daemon started: none left tokens out, or its "
-           "config "
-           "has recall.sample_every 0\n";
+           "config has recall.sample_every 0\n";
   }
   std::string text = absl::StrFormat("of %.0f sampled blocks ", all);
   std::vector<std::string> parts;
