@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Fuzzes every target for a time, several at once, and says what was found.
 
-  tests/fuzz/run.py --binary build/fuzz/tests/longshore_fuzz --seconds 600 --workers 16 --out /tmp/fuzz
-  tests/fuzz/run.py --pack DIRECTORY   the binary with its libraries, corpus and this script, for another machine
+  tests/fuzz/run.py --seconds 600 --workers 16 --out /tmp/fuzz   of build/fuzz, or of what was packed
+  tests/fuzz/run.py --pack DIRECTORY   binary, its libraries, corpus and this script, for another machine
 
-Prints a JSON line for each target (tests/bench/record.py takes them) and one for all of them; ends with 1 if there is a
-finding. What led to it lies in OUT/TARGET/findings; the bytes alone repeat it: longshore_fuzz --target=TARGET FILE.
-Needs nothing but Python's own library.
+Prints a JSON line for each target (tests/bench/record.py takes them) and one for all of them; ends with 1 if
+there is a finding. What led to it lies in OUT/TARGET/findings; the bytes alone repeat it:
+longshore_fuzz --target=TARGET FILE. Needs nothing but Python's own library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BINARY = HERE.parents[1] / "build/fuzz/tests/longshore_fuzz"
 FLAGS = ["-entropic=0", "-timeout=20", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=32768"]
 FLAGS += ["-print_final_stats=1"]
 # In glibc, ld.so and the kernel: of the machine that it runs on.
-SYSTEM_LIBRARIES = re.compile(r"ld-linux|libc\.so|libm\.so|libdl\.so|libpthread\.so|librt\.so|libresolv\.so|linux-vdso")
+SYSTEM_LIBRARIES = re.compile(r"ld-linux|/lib(c|m|dl|pthread|rt|resolv)\.so")
 
 
 @dataclass
@@ -61,11 +61,11 @@ def fuzz(binary: Path, target: str, worker: int, seconds: int, out: Path) -> Out
     environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=1"}
     begin = time.monotonic()
     with log.open("wb") as stream:
-        run = subprocess.run(
-            [*command, str(corpus), str(HERE / "corpus" / target)], stdout=stream, stderr=stream, env=environment
-        )
+        command += [str(corpus), str(HERE / "corpus" / target)]
+        run = subprocess.run(command, stdout=stream, stderr=stream, env=environment)
     said = log.read_text(errors="replace")
-    executions = re.findall(r"stat::number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)", said, re.M)
+    executions = re.findall(r"stat::number_of_executed_units:\s*(\d+)", said)
+    executions = executions or re.findall(r"^#(\d+)", said, re.M)
     edges = re.findall(r"cov: (\d+)", said)
     outcome = Outcome(
         executions=int(executions[-1]) if executions else 0,
@@ -118,7 +118,8 @@ def pack(binary: Path, folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     packed = HERE / "longshore_fuzz"
     parser.add_argument("--binary", type=Path, default=packed if packed.exists() else BINARY)
     parser.add_argument("--seconds", type=int, default=30, help="for each process (30)")
