@@ -3,9 +3,9 @@
 //   longshore_fuzz --target=prefill [libFuzzer's flags] CORPUS...
 //   longshore_fuzz --list
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <string>
 
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
       for (const longshore::fuzz::Target& target : longshore::fuzz::Targets()) {
         std::puts(target.name);
       }
-      std::exit(0);
+      std::exit(0);  // NOLINT(concurrency-mt-unsafe): no other thread yet
     }
     if (argument.substr(0, kFlag.size()) == kFlag) {
       chosen = longshore::fuzz::FindTarget(argument.substr(kFlag.size()));
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   *argc = kept;
   if (chosen == nullptr) {
     std::fputs("which target? --target=NAME; --list shows them\n", stderr);
-    std::exit(2);
+    std::exit(2);  // NOLINT(concurrency-mt-unsafe): the same
   }
   return 0;
 }
@@ -60,7 +60,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data,
     const std::string mutated = longshore::fuzz::Mutate(
         *chosen, {reinterpret_cast<const char*>(data), size}, max_size, &random);
     if (!mutated.empty()) {
-      std::memcpy(data, mutated.data(), mutated.size());
+      std::copy(mutated.begin(), mutated.end(), data);
       return mutated.size();
     }
   }
