@@ -1,4 +1,4 @@
-"""Clients that are killed at every point of every call: it is applied whole or not at all, the others notice nothing."""
+"""Clients that are killed at each point of each call: applied whole or not at all, nobody else is hurt."""
 
 from __future__ import annotations
 
@@ -143,9 +143,7 @@ def scene(faulty: Daemon, victims: Victims, tmp_path: Path, wire: Wire, bystande
 @pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize("method", ["AppendKV", "Prefill", "DecodeStep"])
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
-def test_a_step_is_applied_or_not(
-    scene: Scene, wire: Wire, stream: bool, method: str, point: Point
-) -> None:
+def test_a_step_is_applied_or_not(scene: Scene, wire: Wire, stream: bool, method: str, point: Point) -> None:
     kind = getattr(attention, f"{method}Request")
     rows = 1 if method == "DecodeStep" else ROWS
     session, twin = wire.begun(), wire.begun()

@@ -1,4 +1,4 @@
-"""Clients that stall, come and go, or ask for too much: the others are served, and every session is as it may be."""
+"""Clients that stall, come and go, or ask for too much; and a daemon that is stopped among them."""
 
 from __future__ import annotations
 
@@ -289,9 +289,7 @@ def stream_for_ever(wire: Wire) -> None:
 
 def test_sigterm_under_load_answers_everyone(tmp_path: Path, record_property: Callable) -> None:
     daemon = start_daemon(tmp_path, "--pool-bytes=512MiB", "--threads=1")
-    loads = [
-        Callers(daemon, body, 4) for body in (prefill_for_ever, ask_for_ever, stream_for_ever)
-    ]
+    loads = [Callers(daemon, body, 4) for body in (prefill_for_ever, ask_for_ever, stream_for_ever)]
     until(lambda: Wire(daemon).metric("longshore_queue_depth") > 2, "nothing waits")
     begin = time.monotonic()
     assert daemon.stop() == 0, daemon.log.read_text()

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# Forks a process for each line "TARGET METHOD FILE...", which sends the files' bytes as that call's requests, and
-# prints its id. gRPC does not survive a fork once it has a channel, so the parent has none.
+# Forks a process for each line "TARGET METHOD FILE...", which sends the files' bytes as that call's requests,
+# and prints its id. gRPC does not survive a fork once it has a channel, so the parent has none.
 _SCRIPT = """
 import os, signal, sys
 import grpc

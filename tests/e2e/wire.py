@@ -1,4 +1,4 @@
-"""The wire as the fault tests speak it: the generated stubs, small steps, and what a daemon says of itself."""
+"""The wire as the fault tests speak it: generated stubs, small steps, and what a daemon says of itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from longshore._proto.longshore.v1 import session_pb2 as sessions
 from longshore._proto.longshore.v1 import tensor_pb2
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 2, 4, 2, 64
-SHAPE = longshore.ModelShape(
-    num_layers=LAYERS, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM
-)
+SHAPE = longshore.ModelShape(num_layers=LAYERS, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM)
 HELD = 100  # tokens of a session that has begun
 
 Step = attention.AppendKVRequest | attention.PrefillRequest | attention.DecodeStepRequest
@@ -102,7 +100,7 @@ class Wire:
         return self.sessions.DescribeSession(request).session.layer_tokens[0]
 
     def metric(self, series: str) -> float:
-        """Of the daemon's own metrics, for example `longshore_sessions` or `longshore_pool_bytes{state="used"}`."""
+        """Of the daemon's own metrics, for example `longshore_pool_bytes{state="used"}`."""
         text = self.server.GetMetrics(server_pb2.GetMetricsRequest()).text
         for line in text.splitlines():
             name, _, value = line.rpartition(" ")
@@ -117,7 +115,7 @@ class Wire:
 
 @dataclass
 class Bystander:
-    """A session that has nothing to do with what goes wrong: its steps must give the bits that they gave before.
+    """A session that has no part in what goes wrong: its steps must give the bits that they gave before.
 
     Made while nothing is wrong; each test begins it anew.
     """
@@ -134,6 +132,7 @@ class Bystander:
         self.end()
 
     def begin(self) -> None:
+        self.wire.close(*self.wire.listed())  # of a test that failed
         self.session, self.taken = self.wire.begun(), 0
 
     def is_served(self) -> None:
@@ -170,7 +169,7 @@ def open_files(daemon: Daemon) -> int:
 
 def until(holds: Callable[[], bool], what: str) -> None:
     """Waits for what takes the daemon a moment."""
-    for _ in range(1000):
+    for _ in range(500):
         if holds():
             return
         time.sleep(0.02)
