@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <random>
+#include <thread>
 #include <utility>
 
 #include <absl/strings/str_format.h>
@@ -18,8 +19,9 @@ namespace longshore {
 namespace {
 
 constexpr mode_t kSocketUmask = 0117;  // leaves 0660: owner and group
-// Calls that are done need no more than this to put their answers on the wire.
-constexpr std::chrono::milliseconds kStopLimit{200};
+// After the last step of a drain: calls that are done need no more than this to put their answers
+// on the wire, and who calls again on top of them is told DRAINING.
+constexpr std::chrono::milliseconds kAnswerTime{100};
 
 std::string RandomInstanceId() {
   std::random_device random;
@@ -56,7 +58,15 @@ Server::Server(const Config& config, BackendFactory make_backend, DeviceLost on_
 }
 
 Server::~Server() {
-  Stop(std::chrono::milliseconds(0));
+  queue_.Drain(std::chrono::milliseconds(0));
+  if (grpc_ != nullptr) {
+    {
+      const MutexLock lock(&health_mutex_);
+      health_ = nullptr;
+    }
+    grpc_->Shutdown(std::chrono::system_clock::now());
+    grpc_.reset();  // removes the sockets
+  }
   http_server_.reset();
 }
 
@@ -224,31 +234,21 @@ void Server::SetReadiness(Readiness readiness) {
   health_->SetServingStatus(serving);  // and of the server as a whole
 }
 
+// gRPC's own shutdown is for the destructor: a call that it meets on its way in ends as CANCELLED,
+// as if the caller had wished so.
 bool Server::Drain() {
   SetReadiness(Readiness::kDraining);
-  const auto limit = std::max(config_.drain_limit - kStopLimit, std::chrono::milliseconds(0));
-  if (queue_.Drain(limit)) {
-    Stop(kStopLimit);
-    return true;
-  }
+  const auto limit = std::max(config_.drain_limit - kAnswerTime, std::chrono::milliseconds(0));
+  const bool ended = queue_.Drain(limit);
   for (const Address& address : addresses_) {
     if (address.is_unix()) {
       unlink(address.unix_path.c_str());
     }
   }
-  return false;
-}
-
-void Server::Stop(std::chrono::milliseconds limit) {
-  queue_.Drain(std::chrono::milliseconds(0));
-  if (grpc_ != nullptr) {
-    {
-      const MutexLock lock(&health_mutex_);
-      health_ = nullptr;
-    }
-    grpc_->Shutdown(std::chrono::system_clock::now() + limit);
-    grpc_.reset();  // removes the sockets
+  if (ended) {
+    std::this_thread::sleep_for(kAnswerTime);
   }
+  return ended;
 }
 
 int32_t Server::metrics_port() const { return http_server_ == nullptr ? 0 : http_server_->port(); }

@@ -40,9 +40,10 @@ class Server {
 
   /// Blocks until the engine is there and serves, or says why there is none.
   absl::Status WaitReady();
-  /// Refuses new calls (UNAVAILABLE, DRAINING), lets the others end for at most the config's
-  /// drain_limit, then stops, but for the pages over HTTP, which end with the server. False if one
-  /// is still running: the process must then leave without destroying the server.
+  /// Refuses new calls (UNAVAILABLE, DRAINING), lets the running one end and its answer out, for at
+  /// most the config's drain_limit, and removes the sockets. Calls that still come over a
+  /// connection are refused the same way until the process ends, which it should do now, without
+  /// destroying the server: that would cancel them. False if the call is still running.
   bool Drain();
 
   /// Where it listens, with the ports that were chosen for port 0.
@@ -62,7 +63,6 @@ class Server {
   std::chrono::steady_clock::time_point BeIdle(Engine& engine);
   absl::Status Listen();
   void SetReadiness(Readiness readiness);
-  void Stop(std::chrono::milliseconds limit);
 
   const Config config_;
   const std::string instance_id_;

@@ -221,6 +221,18 @@ TEST(ServerLife, DrainDoesNotWaitForEver) {
   EXPECT_TRUE(held.Release().ok());
 }
 
+// Not CANCELLED, which would be the caller's own doing.
+TEST(ServerLife, CallsAfterTheDrainAreRefusedLikeThoseBefore) {
+  TestServer server;
+  const uint64_t session = server.Open();  // connects
+  EXPECT_TRUE((*server).Drain());
+  v1::DecodeStepResponse response;
+  const WireError error =
+      ErrorOf(server.Decode(TestStep<v1::DecodeStepRequest>(session, 0, 1), &response));
+  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(error.reason, "DRAINING");
+}
+
 TEST(ServerLife, AnIdleStreamDoesNotHoldUpTheDrain) {
   TestServer server;
   grpc::ClientContext context;
@@ -229,6 +241,7 @@ TEST(ServerLife, AnIdleStreamDoesNotHoldUpTheDrain) {
   v1::StreamStepsResponse answer;
   EXPECT_TRUE(stream->Read(&answer));
   EXPECT_TRUE((*server).Drain());
+  context.TryCancel();
   EXPECT_FALSE(stream->Finish().ok());
 }
 
