@@ -62,9 +62,12 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     wire.listed()
     files = open_files(daemon)
     yield daemon
-    until(lambda: open_files(daemon) <= files, "connections of dead clients are still open")
-    assert wire.listed() == set()
-    assert daemon.stop() == 0, daemon.log.read_text()
+    try:
+        until(lambda: open_files(daemon) <= files, "connections of dead clients are still open")
+        assert wire.listed() == set()
+    finally:
+        status = daemon.stop()
+    assert status == 0, daemon.log.read_text()
 
 
 @pytest.fixture(scope="module")
