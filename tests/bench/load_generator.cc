@@ -145,6 +145,7 @@ double Counts::ServedMs(double share) {
 
 LoadGenerator::LoadGenerator(const std::string& target, int32_t context) {
   std::vector<std::shared_ptr<grpc::Channel>> channels;
+  channels.reserve(kChannels);
   for (int32_t index = 0; index < kChannels; ++index) {
     channels.push_back(Connect(target));
   }
