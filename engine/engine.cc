@@ -197,7 +197,7 @@ absl::StatusOr<LayerSelection> Engine::SelectionOf(uint64_t session_id, int32_t 
   for (size_t stage = 0; selection.mask.valid && stage < num_stages; ++stage) {
     std::vector<int32_t>& tokens =
         selection.stages.emplace_back(static_cast<size_t>(selection.mask.selected_chunks[stage]));
-    RETURN_IF_ERROR(backend_->Copy(tokens.data(), mask.Selected(static_cast<int32_t>(stage)),
+    RETURN_IF_ERROR(backend_->Copy(tokens.data(), mask.Selected(stage, selection.mask.slots[stage]),
                                    static_cast<int64_t>(tokens.size() * sizeof(int32_t))));
   }
   ASSIGN_OR_RETURN(const Fence copied, backend_->Mark());

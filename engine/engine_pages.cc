@@ -77,10 +77,11 @@ void Engine::Undo(std::span<Work> work) {
     if (!item.mask_begun) {
       continue;
     }
-    if (item.replay || !item.layer->mask.RewindCall(backend_.get()).ok()) {
-      item.layer->mask.Invalidate();  // the generation that a replay needs is still there
+    if (item.replay) {
+      item.layer->mask.Invalidate();  // what another replay needs is still there
     } else {
-      // What the call before had seen is gone, so that its replay could not give the same bits.
+      // What the call before had seen may be gone, so that its replay might not give the same bits.
+      item.layer->mask.UndoCall();
       item.layer->last_call = LastCall{};
     }
   }

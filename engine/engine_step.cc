@@ -252,8 +252,11 @@ absl::Status Engine::RunAttention(const StepCall& call,
   for (Work& item : work) {
     MaskCache& mask = item.layer->mask;
     item.mask_begun = true;
-    RETURN_IF_ERROR(item.replay ? mask.RewindCall(backend_.get()) : mask.BeginCall(backend_.get()));
-    mask.Commit(item.plan.mask);
+    if (item.replay) {
+      mask.ReplayCall(item.plan.mask);
+    } else {
+      mask.BeginCall(item.plan.mask);
+    }
   }
   for (const Group& group : groups) {
     RETURN_IF_ERROR(RunBlocks(call, work, group, trace));
@@ -271,8 +274,8 @@ std::vector<SelectionSlots> Engine::PlaceSelections(std::span<const Work> work,
     const BlockPlan& block = blocks[index];
     for (size_t stage = 0; stage < kMaxStages && block.selected_chunks[stage] > 0; ++stage) {
       if (block.Caches(stage)) {
-        slots[index][stage] =
-            work[static_cast<size_t>(block.item)].layer->mask.Selected(static_cast<int32_t>(stage));
+        slots[index][stage] = work[static_cast<size_t>(block.item)].layer->mask.Selected(
+            stage, block.mask_slots[stage]);
       } else if (!block.RunsStage(stage)) {
         slots[index][stage] = slots[index - 1][stage];
       } else {

@@ -45,27 +45,8 @@ absl::StatusOr<MaskCache> MaskCache::Create(std::span<const PruningStage> stages
   return cache;
 }
 
-int32_t* MaskCache::Selected(int32_t stage) const {
-  return Generation(0) + offsets_[static_cast<size_t>(stage)];
-}
-
-int32_t* MaskCache::Generation(int64_t index) const {
-  return reinterpret_cast<int32_t*>(storage_.data()) + index * total_chunks_;
-}
-
-absl::Status MaskCache::BeginCall(Backend* backend) {
-  previous_ = state_;
-  return CopyGeneration(0, 1, backend);
-}
-
-absl::Status MaskCache::RewindCall(Backend* backend) {
-  state_ = previous_;
-  return CopyGeneration(1, 0, backend);
-}
-
-absl::Status MaskCache::CopyGeneration(int64_t from, int64_t to, Backend* backend) {
-  const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * total_chunks_;
-  return bytes == 0 ? absl::OkStatus() : backend->Copy(Generation(to), Generation(from), bytes);
+int32_t* MaskCache::Selected(size_t stage, int32_t slot) const {
+  return reinterpret_cast<int32_t*>(storage_.data()) + slot * total_chunks_ + offsets_[stage];
 }
 
 void MaskCache::TruncateTo(int64_t position) {

@@ -142,7 +142,8 @@ bool MakeSameMasks(const LayerPolicy& left, const LayerPolicy& right) {
                     right.stages.end(), same);
 }
 
-// Fills regions, uses of stages and kept chunks, and brings `mask` to what the block leaves behind.
+// Fills regions, uses of stages, kept chunks and their slots, and brings `mask` to what the block
+// leaves behind.
 void PlanStages(const ItemState& state,
                 const LayerPolicy& layers,
                 BlockPlan* block,
@@ -167,7 +168,11 @@ void PlanStages(const ItemState& state,
     mask->selected_chunks[stage] = kept;
     if (static_cast<int32_t>(stage) >= block->first_stale_stage) {
       mask->refreshed_at[stage] = last;
+      if (block->Caches(stage)) {  // later blocks of the call put theirs there, too
+        mask->slots[stage] = 1 - state.mask.slots[stage];
+      }
     }
+    block->mask_slots[stage] = mask->slots[stage];
     candidate_tokens = int64_t{kept} * rule.chunk_tokens;
     block->selected_at = mask->refreshed_at[stage];
   }
@@ -188,8 +193,8 @@ ItemPlan PlanItem(const ItemState& state) {
   }
   for (BlockPlan& block : plan.blocks) {
     if (block.middle == Middle::kStages) {
-      PlanStages(state, layers, &block, &plan.mask);
       block.stages_to_cache = masks_carry_over ? StagesToCache(state, layers, block) : 0;
+      PlanStages(state, layers, &block, &plan.mask);
     } else {
       block.regions = RegionsOf(state, layers, block.first_position);
       plan.mask.valid = false;

@@ -23,6 +23,7 @@ struct MaskState {
   int64_t middle_end = 0;  ///< M, frozen when the coarsest stage refreshed
   std::array<int64_t, kMaxStages> refreshed_at = {};     ///< position of each stage's last refresh
   std::array<int32_t, kMaxStages> selected_chunks = {};  ///< kept by each stage
+  std::array<int32_t, kMaxStages> slots = {};  ///< of the cache's two, where each stage's are
 
   bool operator==(const MaskState&) const = default;
 };
@@ -67,6 +68,9 @@ struct BlockPlan {
   /// Its selection by these stages, counted from the coarsest, is the layer's cached mask
   /// afterwards; that by the others is dropped.
   int32_t stages_to_cache = 0;
+  /// Where the cache has, or gets, the selection of each stage that is cached. A call puts what it
+  /// selects beside what it found there, so that its replay finds the same.
+  std::array<int32_t, kMaxStages> mask_slots = {};
 
   bool RunsStage(size_t stage) const { return stage_rows[stage].first_row == first_row; }
   bool Caches(size_t stage) const { return static_cast<int32_t>(stage) < stages_to_cache; }

@@ -8,12 +8,15 @@
 namespace longshore {
 namespace {
 
-MaskState MaskAt(int64_t coarse, int64_t fine, int64_t middle_end) {
+using Slots = std::array<int32_t, kMaxStages>;
+
+MaskState MaskAt(int64_t coarse, int64_t fine, int64_t middle_end, const Slots& slots = {}) {
   MaskState mask;
   mask.valid = true;
   mask.middle_end = middle_end;
   mask.refreshed_at = {coarse, fine};
   mask.selected_chunks = {4, 8};
+  mask.slots = slots;
   mask.attended = true;
   return mask;
 }
@@ -85,6 +88,7 @@ TEST(PlanItem, PrefillSelectsAfreshForEveryBlock) {
   expected.middle_end = 448;
   expected.refreshed_at = {639, 639};
   expected.selected_chunks = {4, 8};
+  expected.slots = {1, 1};
   expected.attended = true;
   EXPECT_TRUE(plan.mask == expected);
 }
@@ -118,11 +122,11 @@ TEST(PlanItem, StagesGoStaleWhenTheirClockMovesOn) {
   clock = DecodeAt(policy, 516, MaskAt(512, 512, 384));
   EXPECT_EQ(clock.first_stale_stage, 1);
   EXPECT_EQ(clock.middle_end, 384) << "frozen until the coarsest stage refreshes";
-  EXPECT_TRUE(clock.mask == MaskAt(512, 516, 384));
+  EXPECT_TRUE(clock.mask == MaskAt(512, 516, 384, {0, 1}));
   EXPECT_EQ(DecodeAt(policy, 527, MaskAt(512, 524, 384)).first_stale_stage, 2);
   clock = DecodeAt(policy, 528, MaskAt(512, 524, 384));
   EXPECT_EQ(clock.first_stale_stage, 0);
-  EXPECT_TRUE(clock.mask == MaskAt(528, 528, 384));
+  EXPECT_TRUE(clock.mask == MaskAt(528, 528, 384, {1, 1}));
   // Steps that were skipped count: 600 is many ticks after 512.
   clock = DecodeAt(policy, 600, MaskAt(512, 512, 384));
   EXPECT_EQ(clock.first_stale_stage, 0);

@@ -84,14 +84,18 @@ std::vector<StepOutput> Unpack(const ModelShape& model,
 
 std::vector<std::string> TestBackends() { return {"cpu"}; }
 
+std::unique_ptr<Backend> MakeTestBackend(const std::string& name, int32_t threads) {
+  auto made = MakeBackend({.name = name, .threads = threads});
+  LONGSHORE_CHECK(made.ok());
+  return *std::move(made);
+}
+
 std::unique_ptr<Engine> MakeTestEngine(const std::string& backend,
                                        int32_t threads,
                                        int64_t pool_bytes) {
   EngineOptions options;
   options.pool_bytes = pool_bytes;
-  auto made = MakeBackend({.name = backend, .threads = threads});
-  LONGSHORE_CHECK(made.ok());
-  auto engine = Engine::Create(options, *std::move(made));
+  auto engine = Engine::Create(options, MakeTestBackend(backend, threads));
   LONGSHORE_CHECK(engine.ok());
   return *std::move(engine);
 }

@@ -17,6 +17,9 @@ namespace longshore {
 /// Backends that every conformance case runs on.
 std::vector<std::string> TestBackends();
 
+/// The backend of that name.
+std::unique_ptr<Backend> MakeTestBackend(const std::string& name = "cpu", int32_t threads = 1);
+
 /// An engine with a pool of `pool_bytes`, on the backend of that name.
 std::unique_ptr<Engine> MakeTestEngine(const std::string& backend = "cpu",
                                        int32_t threads = 1,
