@@ -11,6 +11,10 @@
 namespace longshore {
 namespace {
 
+// Where keys and values are. A property of each page once there is a tier of host memory; until
+// then of the whole pool.
+constexpr MemorySpace kPagesSpace = MemorySpace::kDevice;
+
 absl::Status CheckAtMost(absl::string_view field, int64_t value, int64_t limit) {
   return value <= limit ? absl::OkStatus() : InvalidField(field, value, " is more than ", limit);
 }
@@ -45,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   RETURN_IF_ERROR(CheckOptions(options));
   auto engine = std::unique_ptr<Engine>(new Engine(options, std::move(backend)));
   const int64_t bytes = engine->pool_.usage().total_bytes;
-  ASSIGN_OR_RETURN(engine->pages_, engine->backend_->Allocate(MemorySpace::kHostMapped, bytes));
+  ASSIGN_OR_RETURN(engine->pages_, engine->backend_->Allocate(kPagesSpace, bytes));
   for (Buffer& summaries : engine->summaries_) {
     ASSIGN_OR_RETURN(summaries, engine->backend_->Allocate(MemorySpace::kDevice,
                                                            SummaryBytes(bytes) / kNumSummaryKinds));
@@ -133,8 +137,7 @@ absl::Status Engine::Prepare(Session* session) {
   }
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
     LayerState& state = session->layers.emplace_back();
-    const auto bytes = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
-    ASSIGN_OR_RETURN(state.page_ids, backend_->Allocate(MemorySpace::kHostMapped, bytes));
+    ASSIGN_OR_RETURN(state.pages, PageTable::Create(PagesFor(spec.max_tokens), backend_.get()));
     ASSIGN_OR_RETURN(state.mask,
                      MaskCache::Create(spec.MaskStages(layer), spec.max_tokens, backend_.get()));
   }
@@ -163,7 +166,7 @@ SessionInfo Engine::InfoOf(const Session& session) const {
   int64_t pages = 0;
   for (const LayerState& layer : session.layers) {
     info.layer_tokens.push_back(layer.tokens);
-    pages += layer.num_pages - layer.first_page;
+    pages += layer.pages.pages();
   }
   info.page_bytes_used = pages * session.page_bytes;
   info.page_bytes_reserved = session.reserved_pages * session.page_bytes;
@@ -212,7 +215,7 @@ absl::Status Engine::CheckNotExpired(const Session& session, int64_t position) {
   int32_t blamed = 0;
   for (int32_t layer = 0; layer < model.num_layers; ++layer) {
     const LayerState& state = session.layers[static_cast<size_t>(layer)];
-    const int64_t oldest_kept = int64_t{state.first_page} * kBlockTokens;
+    const int64_t oldest_kept = state.pages.first() * kBlockTokens;
     if (state.tokens > position && oldest_kept > 0 &&
         oldest_kept + model.SlidingWindow(layer) - 1 > earliest) {
       earliest = oldest_kept + model.SlidingWindow(layer) - 1;
@@ -277,7 +280,7 @@ KvView Engine::ViewOf(const Session& session, const LayerState& layer) const {
   for (size_t kind = 0; kind < summaries_.size(); ++kind) {
     view.summaries[kind] = summaries_[kind].data();
   }
-  view.page_ids = layer.PageIds();
+  view.page_ids = layer.pages.device_ids();
   view.value_offset = session.page_bytes / 2;
   view.head_bytes = static_cast<int32_t>(model.head_dim * SizeOf(model.kv_dtype));
   view.token_bytes = model.num_kv_heads * view.head_bytes;

@@ -64,8 +64,10 @@ class Engine {
   absl::StatusOr<LayerSelection> SelectionOf(uint64_t session_id, int32_t layer) const;
   /// Forgets tokens at and past `position` in every layer. Returns the layers' lengths. OutOfRange
   /// if no layer reaches `position`, or a sliding-window layer has freed tokens that its next query
-  /// would see (TOKENS_EXPIRED). What the layer's last call saw is never freed.
+  /// would see (TOKENS_EXPIRED). What the layer's last call saw is never freed. The session's calls
+  /// must have been waited for.
   absl::StatusOr<std::vector<int64_t>> Truncate(uint64_t session_id, int64_t position);
+  /// The session's calls must have been waited for.
   absl::Status Close(uint64_t session_id);
 
   /// What Submit would refuse of a call before it needs any memory: everything but NON_FINITE,
@@ -112,6 +114,7 @@ class Engine {
   static std::vector<Group> PlanCall(const StepCall& call, std::span<Work> work);
   absl::Status ReserveSelections(std::span<const Group> groups);
   absl::Status TakePages(std::span<Work> work);
+  absl::Status UpdatePageTables(std::span<Work> work);
   void Undo(std::span<Work> work);
   absl::Status RunAppend(const StepCall& call, std::span<Work> work, StepTrace* trace);
   absl::Status RunAttention(const StepCall& call,

@@ -10,7 +10,8 @@ namespace longshore {
 // Gives every new row a place. What was taken when it fails is for Undo.
 absl::Status Engine::TakePages(std::span<Work> work) {
   const auto new_pages = [](const Work& item) {
-    return item.replay ? 0 : PagesFor(item.layer->tokens + item.item.rows) - item.layer->num_pages;
+    const int64_t pages = PagesFor(item.layer->tokens + item.item.rows);
+    return item.replay ? 0 : pages - item.layer->pages.size();
   };
   for (const Work& item : work) {
     if (item.session->spec.overcommit) {  // the others were promised when they were opened
@@ -20,10 +21,19 @@ absl::Status Engine::TakePages(std::span<Work> work) {
   }
   for (const Work& item : work) {
     for (int64_t page = new_pages(item); page > 0; --page) {
-      item.layer->PageIds()[item.layer->num_pages] =
-          pool_.AllocateReserved(item.session->page_bytes);
-      ++item.layer->num_pages;
+      item.layer->pages.Push(pool_.AllocateReserved(item.session->page_bytes));
       --item.session->reserved_pages;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Tells the kernels of this call where the pages are.
+absl::Status Engine::UpdatePageTables(std::span<Work> work) {
+  for (const Work& item : work) {
+    const absl::Status status = item.layer->pages.Update(backend_.get());
+    if (!status.ok()) {
+      return DeviceFailed(status);
     }
   }
   return absl::OkStatus();
@@ -37,13 +47,12 @@ void Engine::FreePage(Session* session, int32_t page_id) {
 
 // Returns the pages of a layer that hold none of its first `tokens` tokens. Cannot fail.
 void Engine::DropPages(Session* session, LayerState* layer, int64_t tokens) {
-  const int64_t kept = Max(PagesFor(tokens), layer->first_page);
-  for (; layer->num_pages > kept; --layer->num_pages) {
-    FreePage(session, layer->PageIds()[layer->num_pages - 1]);
+  const int64_t kept = Max(PagesFor(tokens), layer->pages.first());
+  while (layer->pages.size() > kept) {
+    FreePage(session, layer->pages.Pop());
   }
   if (tokens == 0) {
-    layer->num_pages = 0;
-    layer->first_page = 0;
+    layer->pages.Clear();
   }
 }
 
@@ -54,12 +63,9 @@ void Engine::DropExpired(const Work& work) {
   if (window == 0) {
     return;
   }
-  LayerState* layer = work.layer;
-  for (; OldestSeen(work.item.position, window) >= (layer->first_page + 1) * kBlockTokens;
-       ++layer->first_page) {
-    int32_t& page_id = layer->PageIds()[layer->first_page];
-    FreePage(work.session, page_id);
-    page_id = kFreedPage;
+  PageTable& pages = work.layer->pages;
+  while (OldestSeen(work.item.position, window) >= (pages.first() + 1) * kBlockTokens) {
+    FreePage(work.session, pages.Expire());
   }
 }
 

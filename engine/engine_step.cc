@@ -94,6 +94,7 @@ absl::StatusOr<StepTicket> Engine::Submit(const StepCall& call) {
   // The standard library may still want some, and throw: then and for any early return, too.
   absl::Cleanup undo = [&] { Undo(work); };
   RETURN_IF_ERROR(TakePages(work));
+  RETURN_IF_ERROR(UpdatePageTables(work));
   if (absl::Status status = RunAppend(call, work, &ticket.trace); !status.ok()) {
     return RefusalOrFailure(absl::StatusCode::kInvalidArgument, status);
   }

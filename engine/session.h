@@ -5,17 +5,13 @@
 #include <span>
 #include <vector>
 
-#include "engine/kv/kv_view.h"
 #include "engine/mask_cache.h"
 #include "engine/model_shape.h"
+#include "engine/page_table.h"
 #include "engine/policy.h"
 #include "engine/rope_table.h"
 
 namespace longshore {
-
-/// Where a page was that a sliding window has left behind. An address before the arena, so that a
-/// read of it does not go unseen.
-inline constexpr int32_t kFreedPage = -1;
 
 /// What a call does: keep keys and values, or attend as well.
 enum class StepKind : uint8_t { kAppend, kPrefill, kDecode };
@@ -32,13 +28,9 @@ struct LastCall {
 /// One layer of a session: how long it is, where its pages are, what was selected last.
 struct LayerState {
   int64_t tokens = 0;
-  int32_t first_page = 0;  ///< those before are freed: behind the sliding window
-  int32_t num_pages = 0;   ///< of all tokens, the freed ones included
-  Buffer page_ids;         ///< [blocks of max_tokens] int32, of which [first_page, num_pages) count
+  PageTable pages;  ///< of all tokens; those behind a sliding window are expired, and freed
   MaskCache mask;
   LastCall last_call;
-
-  int32_t* PageIds() const { return reinterpret_cast<int32_t*>(page_ids.data()); }
 };
 
 /// What is asked for when a session is opened. Checked by Engine::Open.

@@ -94,7 +94,7 @@ int64_t TableBytes(const SessionSpec& spec) {
   for (const RopeSpec& rope : spec.model.rope_tables) {
     bytes += RopeTable::BytesFor(static_cast<int64_t>(rope.inv_freq.size()), MaxRopeIds(spec));
   }
-  const auto page_ids = static_cast<int64_t>(sizeof(int32_t)) * PagesFor(spec.max_tokens);
+  const int64_t page_ids = PageTable::BytesFor(PagesFor(spec.max_tokens));
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
     bytes += static_cast<int64_t>(sizeof(LayerState)) + page_ids +
              MaskCache::BytesFor(spec.MaskStages(layer), spec.max_tokens);

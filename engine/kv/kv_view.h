@@ -24,7 +24,7 @@ struct KvView {
 
   std::byte* pages = nullptr;                   ///< arena base
   std::byte* summaries[kNumSummaryKinds] = {};  ///< arena bases, by SummaryKind
-  const int32_t* page_ids = nullptr;            ///< [blocks of 64 tokens]
+  const int32_t* page_ids = nullptr;            ///< [blocks of 64 tokens], in device memory
   int64_t value_offset = 0;  ///< bytes from a page's first key to its first value
   int32_t token_bytes = 0;   ///< num_kv_heads * head_dim * sizeof(dtype)
   int32_t head_bytes = 0;    ///< head_dim * sizeof(dtype)

@@ -39,6 +39,11 @@ int64_t FakeDevice::attends() const {
   return attends_;
 }
 
+int64_t FakeDevice::copies() const {
+  const std::lock_guard lock(mutex_);
+  return copies_;
+}
+
 void FakeDevice::PassGate() {
   std::unique_lock lock(mutex_);
   waiting_ = held_;
@@ -51,6 +56,11 @@ void FakeDevice::PassGate() {
 void FakeDevice::CountAttend() {
   const std::lock_guard lock(mutex_);
   ++attends_;
+}
+
+void FakeDevice::CountCopy() {
+  const std::lock_guard lock(mutex_);
+  ++copies_;
 }
 
 absl::Status FakeDevice::StatusOf(FakeVerb verb) {
@@ -79,6 +89,7 @@ void FakeBackend::Free(MemorySpace /*space*/, std::byte* data, int64_t /*bytes*/
 
 absl::Status FakeBackend::Copy(void* to, const void* from, int64_t bytes) {
   RETURN_IF_ERROR(device_->StatusOf(FakeVerb::kCopy));
+  device_->CountCopy();
   std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }

@@ -29,11 +29,13 @@ class FakeDevice {
 
   int64_t appends() const;
   int64_t attends() const;
+  int64_t copies() const;
 
  private:
   friend class FakeBackend;
   void PassGate();
   void CountAttend();
+  void CountCopy();
   absl::Status StatusOf(FakeVerb verb);
 
   mutable std::mutex mutex_;
@@ -44,6 +46,7 @@ class FakeDevice {
   std::array<int64_t, kNumFakeVerbs> more_ = {};      // that come before it
   int64_t appends_ = 0;
   int64_t attends_ = 0;
+  int64_t copies_ = 0;
 };
 
 /// A backend whose attention is an echo: out = q, and the log-sum-exp of a row is its position.

@@ -59,7 +59,7 @@ _SCORED = ModelShape(1, 128, 8, 64, [ROPE])
 # A layer's state, 4 bytes for each of 2^24 / 64 pages, and two generations of 4 bytes for each of
 # 128 and 256 kept chunks. Beside them 32 pairs of fp32 cosine and sine in 64 fine and 2^18 coarse
 # rows.
-_LAYER_TABLES = LAYER_STATE_BYTES + 4 * 262144 + 8 * (128 + 256)
+_LAYER_TABLES = LAYER_STATE_BYTES + 8 * 262144 + 8 * (128 + 256)
 _LESS = "fewer tokens, larger chunks, a larger query_stride or a smaller query_block need less"
 
 SIZES = [  # engine/engine.cc, engine/session_size.cc

@@ -65,7 +65,8 @@ def table_bytes(shape: ModelShape, policy: wire.AttentionPolicy, max_tokens: int
             for stage in layers_of(policy.decode, layer).stages:
                 kept = min(stage.keep_tokens, max_tokens) // stage.chunk_tokens
                 masks += 2 * _ID_BYTES * kept
-        total += LAYER_STATE_BYTES + _ID_BYTES * pages_for(max_tokens) + masks
+        page_ids = 2 * _ID_BYTES * pages_for(max_tokens)  # the kernels have a copy
+        total += LAYER_STATE_BYTES + page_ids + masks
     return total
 
 
