@@ -64,8 +64,10 @@ struct Fence {
 /// One device, seen as one in-order queue, and the only virtual interface of the engine.
 ///
 /// Verbs enqueue and return; what they read and write must stay as it is until a Mark() after them
-/// has been waited for. A failure of queued work shows in Wait() at the latest. Not thread-safe:
-/// one thread owns it.
+/// has been waited for. The spans of their arguments are only there until they return. A failure of
+/// queued work shows in Wait() at the latest. Not thread-safe: one thread owns it.
+///
+/// Nobody but the backend touches memory of MemorySpace::kDevice: it may not be the host's.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -73,11 +75,12 @@ class Backend {
 
   /// `bytes` bytes, zeroed, aligned to 64 bytes at least. ResourceExhausted names the bytes.
   virtual absl::StatusOr<Buffer> Allocate(MemorySpace space, int64_t bytes) = 0;
-  /// In queue order, between any two spaces.
+  /// In queue order, between any two spaces, and any two places in them.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
 
   /// InvalidArgument NON_FINITE or OUT_OF_RANGE_VALUE with the position if an element of q, k or v
-  /// is not within args.limits; the rows are then not to be counted as part of the session.
+  /// is not within args.limits; the rows are then not to be counted as part of the session. So it
+  /// looks at all of them before it returns, and before anything is written.
   virtual absl::Status Append(const AppendArgs& args) = 0;
   virtual absl::Status Prune(const PruneArgs& args) = 0;
   virtual absl::Status Attend(const AttendArgs& args) = 0;
@@ -85,9 +88,15 @@ class Backend {
 
   virtual absl::StatusOr<Fence> Mark() = 0;
   virtual absl::Status Wait(Fence fence) = 0;
+  /// Waits for all that is queued.
+  absl::Status WaitForAll() {
+    ASSIGN_OR_RETURN(const Fence fence, Mark());
+    return Wait(fence);
+  }
 
  private:
   friend class Buffer;
+  /// What is queued may still use the memory: it is given to nobody else before that is done.
   virtual void Free(MemorySpace space, std::byte* data, int64_t bytes) = 0;
 };
 

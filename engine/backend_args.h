@@ -11,6 +11,11 @@
 #include "engine/magnitude.h"
 #include "engine/policy.h"
 
+// What verbs are told. A TensorRef says itself where its elements are. Every other pointer here, in
+// RopeRows and KvView too, is to memory of MemorySpace::kDevice (MemorySpace::kHostMapped where
+// pages are): the host does not read it. Spans are the caller's arrays, in the host's memory, and
+// last as long as the call of the verb.
+
 namespace longshore {
 
 /// A rotary table as kernels see it; see RopeTable. pairs 0: no rotary embedding.
@@ -135,9 +140,9 @@ struct AttendBlock {
 struct AttendArgs {
   AttentionShape shape;
   std::span<const AttendBlock> blocks;
-  TensorRef q;                   ///< [rows, num_heads, head_dim]
-  TensorRef out;                 ///< [rows, num_heads, head_dim]
-  float* log_sum_exp = nullptr;  ///< [rows, num_heads] natural log of the denominator; may be null
+  TensorRef q;            ///< [rows, num_heads, head_dim]
+  TensorRef out;          ///< [rows, num_heads, head_dim]
+  TensorRef log_sum_exp;  ///< [rows, num_heads] natural log of the denominator; data may be null
   const float* sink_logits = nullptr;  ///< [num_heads] extra logit of the denominator; null: none
 };
 

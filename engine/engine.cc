@@ -134,6 +134,7 @@ absl::Status Engine::Prepare(Session* session) {
     ASSIGN_OR_RETURN(session->sink_logits, backend_->Allocate(MemorySpace::kDevice, bytes));
     RETURN_IF_ERROR(
         backend_->Copy(session->sink_logits.data(), spec.model.sink_logits.data(), bytes));
+    RETURN_IF_ERROR(backend_->WaitForAll());
   }
   for (int32_t layer = 0; layer < spec.model.num_layers; ++layer) {
     LayerState& state = session->layers.emplace_back();
@@ -203,8 +204,7 @@ absl::StatusOr<LayerSelection> Engine::SelectionOf(uint64_t session_id, int32_t 
     RETURN_IF_ERROR(backend_->Copy(tokens.data(), mask.Selected(stage, selection.mask.slots[stage]),
                                    static_cast<int64_t>(tokens.size() * sizeof(int32_t))));
   }
-  ASSIGN_OR_RETURN(const Fence copied, backend_->Mark());
-  RETURN_IF_ERROR(backend_->Wait(copied));
+  RETURN_IF_ERROR(backend_->WaitForAll());
   return selection;
 }
 

@@ -72,6 +72,10 @@ void Engine::DropExpired(const Work& work) {
 // Brings the sessions of a call that was not committed back to where they were: the call was
 // refused, or there was no memory in the middle of it (std::bad_alloc). Cannot fail.
 void Engine::Undo(std::span<Work> work) {
+  // What was queued till then reads and writes tensors that the caller need not keep any longer.
+  if (const absl::Status status = backend_->WaitForAll(); !status.ok()) {
+    DeviceFailed(status).IgnoreError();
+  }
   recall_.Abandon();
   for (Work& item : work) {
     Session& session = *item.session;

@@ -111,7 +111,7 @@ absl::Status RunAttend(const GroupRun& run, Backend* backend, StepTrace* trace) 
   args.blocks = blocks;
   args.q = run.call->q;
   args.out = run.call->out;
-  args.log_sum_exp = static_cast<float*>(run.call->log_sum_exp.data);
+  args.log_sum_exp = run.call->log_sum_exp;
   args.sink_logits = run.sink_logits;
   RETURN_IF_ERROR(backend->Attend(args));
   trace->attend_seconds += stopwatch.Seconds();

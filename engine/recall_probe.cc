@@ -257,13 +257,16 @@ absl::Status RecallProbe::AttendTo(const Piece& piece) {
   args.blocks = {&attend, 1};
   args.q = tensor(queries_.data() + static_cast<int64_t>(row_) * row_bytes);
   args.out = tensor(out_.data());
-  args.log_sum_exp = reinterpret_cast<float*>(sums_out_.data());
+  args.log_sum_exp = TensorRef{.data = sums_out_.data(),
+                               .dtype = DType::kF32,
+                               .space = MemorySpace::kDevice,
+                               .rank = 2,
+                               .shape = {1, shape_.num_heads, 0, 0}};
   RETURN_IF_ERROR(backend_->Attend(args));
   std::array<float, kMaxHeads> of_piece;  // of which [num_heads] are filled
   RETURN_IF_ERROR(backend_->Copy(of_piece.data(), sums_out_.data(),
                                  shape_.num_heads * static_cast<int64_t>(sizeof(float))));
-  ASSIGN_OR_RETURN(const Fence done, backend_->Mark());
-  RETURN_IF_ERROR(backend_->Wait(done));
+  RETURN_IF_ERROR(backend_->WaitForAll());
   const Sum sum = run_ == Run::kKept ? kKept : run_ == Run::kMiddle ? kMiddle : kLocal;
   for (size_t head = 0; head < sums_[sum].size(); ++head) {
     sums_[sum][head] = LogAddExp(sums_[sum][head], of_piece[head]);

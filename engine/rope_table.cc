@@ -63,8 +63,7 @@ class Writer {
     const auto bytes = rows * pairs_ * static_cast<int64_t>(sizeof(float));
     RETURN_IF_ERROR(backend_->Copy(to_cosines, cosines(), bytes));
     RETURN_IF_ERROR(backend_->Copy(to_sines, sines(), bytes));
-    ASSIGN_OR_RETURN(const Fence copied, backend_->Mark());
-    return backend_->Wait(copied);  // the next piece goes where this one was
+    return backend_->WaitForAll();  // the next piece goes where this one was
   }
 
  private:

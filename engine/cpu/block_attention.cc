@@ -233,8 +233,8 @@ void BlockAttention::Finish(int32_t kv_head, const Partial& partial) const {
         (int64_t{block_.first_row} + row / group) * args_.shape.num_heads + head;
     auto* out = static_cast<std::byte*>(args_.out.data) + out_row * depth * SizeOf(args_.out.dtype);
     StoreRows(acc, depth, args_.out.dtype, out);
-    if (args_.log_sum_exp != nullptr) {
-      args_.log_sum_exp[out_row] = max + std::log(sum);
+    if (args_.log_sum_exp.data != nullptr) {
+      static_cast<float*>(args_.log_sum_exp.data)[out_row] = max + std::log(sum);
     }
   }
 }

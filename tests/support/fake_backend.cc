@@ -123,8 +123,9 @@ absl::Status FakeBackend::Attend(const AttendArgs& args) {
     std::memcpy(static_cast<std::byte*>(args.out.data) + offset,
                 static_cast<const std::byte*>(args.q.data) + offset,
                 static_cast<size_t>(block.rows * row_bytes));
-    for (int32_t row = 0; args.log_sum_exp != nullptr && row < block.rows; ++row) {
-      float* of_row = args.log_sum_exp + (block.first_row + row) * args.shape.num_heads;
+    for (int32_t row = 0; args.log_sum_exp.data != nullptr && row < block.rows; ++row) {
+      float* of_row = static_cast<float*>(args.log_sum_exp.data) +
+                      (block.first_row + row) * args.shape.num_heads;
       for (int32_t head = 0; head < args.shape.num_heads; ++head) {
         of_row[head] = static_cast<float>(block.first_position + row);
       }
