@@ -53,4 +53,12 @@ std::string ConformanceName(const ::testing::TestParamInfo<ConformanceTest::Para
       ::testing::Combine(::testing::ValuesIn(TestBackends()), ::testing::ValuesIn(cases)), \
       ConformanceName)
 
+/// Runs `cases` with guarded device memory as well: tables that differ in what the engine, not the
+/// backend, has to do.
+#define LONGSHORE_GUARDED_CASES(table, cases)                                       \
+  INSTANTIATE_TEST_SUITE_P(                                                         \
+      Guarded##table, ConformanceTest,                                              \
+      ::testing::Combine(::testing::Values("guarded"), ::testing::ValuesIn(cases)), \
+      ConformanceName)
+
 }  // namespace longshore

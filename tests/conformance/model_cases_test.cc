@@ -298,6 +298,9 @@ LONGSHORE_CONFORMANCE_CASES(Rotations, Rotations());
 LONGSHORE_CONFORMANCE_CASES(Scores, Scores());
 LONGSHORE_CONFORMANCE_CASES(Layers, Layers());
 LONGSHORE_CONFORMANCE_CASES(SlidingWindows, SlidingWindows());
+LONGSHORE_GUARDED_CASES(Scores, Scores());
+LONGSHORE_GUARDED_CASES(Layers, Layers());
+LONGSHORE_GUARDED_CASES(SlidingWindows, SlidingWindows());
 
 }  // namespace
 }  // namespace longshore

@@ -198,6 +198,7 @@ std::vector<ConformanceCase> Lengths() {
 
 LONGSHORE_CONFORMANCE_CASES(Stages, Stages());
 LONGSHORE_CONFORMANCE_CASES(Lengths, Lengths());
+LONGSHORE_GUARDED_CASES(Stages, Stages());
 
 }  // namespace
 }  // namespace longshore

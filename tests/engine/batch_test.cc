@@ -92,7 +92,7 @@ TEST(Batch, GivesTheBitsOfSingleCalls) {
 
 // What a session gives on an engine of so many threads.
 std::vector<StepOutput> RunOnThreads(int32_t threads, const AttentionPolicy& policy) {
-  const auto engine = MakeTestEngine("cpu", threads);
+  const auto engine = MakeTestEngine(DefaultTestBackend(), threads);
   const ModelShape model = BatchModel();
   Random random;
   EngineSession session(engine.get(), TestSpec(model, policy, kMaxTokens));

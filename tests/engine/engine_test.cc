@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/error.h"
-#include "engine/make_backend.h"
 #include "tests/support/engine_session.h"
 #include "tests/support/test_model.h"
 
@@ -17,8 +16,7 @@ using ::testing::StartsWith;
 constexpr int64_t kSlab = PagePool::kDefaultSlabBytes;
 
 absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options) {
-  auto backend = MakeBackend({.name = "cpu", .threads = 1});
-  return Engine::Create(options, *std::move(backend));
+  return Engine::Create(options, MakeTestBackend());
 }
 
 TEST(Engine, NeedsAPoolOfASlab) {
@@ -78,7 +76,7 @@ TEST(Engine, OpenNamesTheFieldThatIsWrong) {
 }
 
 TEST(Engine, OpenReservesMaxTokensUnlessOvercommitted) {
-  const auto engine = MakeTestEngine("cpu", 1, kSlab);  // 256 pages of TestModel
+  const auto engine = MakeTestEngine(DefaultTestBackend(), 1, kSlab);  // 256 pages of TestModel
   SessionSpec spec = TestSpec(TestModel(), SmallStandard(), 200 * 64 - 5);
   const uint64_t first = *engine->Open(spec);
   EXPECT_EQ(engine->pool_usage().reserved_bytes, 200 * 32768);

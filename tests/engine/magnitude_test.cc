@@ -138,7 +138,7 @@ std::vector<Extreme> Extremes(DType query_dtype, DType kv_dtype) {
 
 class Magnitude : public ::testing::TestWithParam<std::tuple<DType, DType, bool>> {
  protected:
-  Magnitude() : engine_(MakeTestEngine("cpu", 1, int64_t{32} << 20)) {
+  Magnitude() : engine_(MakeTestEngine(DefaultTestBackend(), 1, int64_t{32} << 20)) {
     const auto [query_dtype, kv_dtype, kv_in_query_dtype] = GetParam();
     query_dtype_ = query_dtype;
     sent_dtype_ = kv_in_query_dtype ? query_dtype : kv_dtype;

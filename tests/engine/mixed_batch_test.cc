@@ -48,8 +48,8 @@ class MixedBatch {
   explicit MixedBatch(Random* random)
       : random_(random),
         model_(TestModel(4, 2)),
-        alone_engine_(MakeTestEngine("cpu", 1)),
-        together_engine_(MakeTestEngine("cpu", 2)) {
+        alone_engine_(MakeTestEngine(DefaultTestBackend(), 1)),
+        together_engine_(MakeTestEngine(DefaultTestBackend(), 2)) {
     model_.rope_tables[0].trained_tokens = 640;
     model_.layer_sliding_window = {random->OneIn(4) ? random->Uniform(1, 200) : 0};
     for (int64_t session = random->Uniform(2, 5); session > 0; --session) {

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 // One slab of 8 MiB holds 128 pages of this model.
 TEST(PoolFull, RefusesTheCallAndKeepsWhatIsThere) {
-  const auto engine = MakeTestEngine("cpu", 1, int64_t{8} << 20);
+  const auto engine = MakeTestEngine(DefaultTestBackend(), 1, int64_t{8} << 20);
   const ModelShape model = TestModel(2, 2);
   SessionSpec spec = TestSpec(model, SmallStandard(), 100 * 64);
   spec.overcommit = true;

@@ -47,8 +47,7 @@ TEST(RecallSampling, IsOffUnlessAskedFor) {
 }
 
 TEST(RecallSampling, ANegativeShareIsRefused) {
-  const auto engine =
-      Engine::Create({.recall_sample_every = -1}, *MakeBackend({.name = "cpu", .threads = 1}));
+  const auto engine = Engine::Create({.recall_sample_every = -1}, MakeTestBackend());
   EXPECT_EQ(DetailsOf(engine.status())->field, "recall_sample_every") << engine.status();
 }
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "engine/make_backend.h"
 #include "tests/support/engine_session.h"
 #include "tests/support/oracle_recall.h"
 #include "tests/support/test_model.h"
@@ -21,7 +20,7 @@ inline std::unique_ptr<Engine> SamplingEngine(int32_t sample_every = 1,
   return *Engine::Create({.pool_bytes = int64_t{64} << 20,
                           .recall_sample_every = sample_every,
                           .recall_max_block_products = max_block_products},
-                         *MakeBackend({.name = "cpu", .threads = 1}));
+                         MakeTestBackend());
 }
 
 /// The measurement that waits, in slices of at most `max_products`; nothing if none does.

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/error.h"
-#include "engine/make_backend.h"
 #include "tests/support/engine_session.h"
 #include "tests/support/test_model.h"
 
@@ -20,7 +19,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kMillion = int64_t{1} << 20;
 
 std::unique_ptr<Engine> EngineOf(const EngineOptions& options) {
-  return *Engine::Create(options, *MakeBackend({.name = "cpu", .threads = 1}));
+  return *Engine::Create(options, MakeTestBackend());
 }
 
 // A long session that reserves no pages.

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/error.h"
-#include "engine/make_backend.h"
 #include "engine/session_size.h"
 #include "tests/support/engine_session.h"
 #include "tests/support/test_model.h"
@@ -32,7 +31,7 @@ EngineOptions Options(int64_t pool_bytes = int64_t{64} << 20) {
 }
 
 std::unique_ptr<Engine> MakeEngine(const EngineOptions& options = Options()) {
-  return *Engine::Create(options, *MakeBackend({.name = "cpu", .threads = 1}));
+  return *Engine::Create(options, MakeTestBackend());
 }
 
 ModelShape Sliding(int64_t window = kWindow) {

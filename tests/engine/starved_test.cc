@@ -1,6 +1,7 @@
 // The standard library finds no memory in the middle of a call, and throws. The session is then
 // what it was, and the same call succeeds later, with the bits that it would have had.
 
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -8,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/error.h"
-#include "engine/make_backend.h"
 #include "tests/support/engine_session.h"
+#include "tests/support/guarded_backend.h"
 #include "tests/support/test_model.h"
 
 namespace longshore {
@@ -17,12 +18,13 @@ namespace {
 
 enum class Verb : uint8_t { kNone, kAllocate, kAppend, kPrune, kAttend, kAdmit };
 
-// The CPU backend, whose next verb of one kind does its work and throws before it can say so.
+// A backend whose next verb of one kind does its work and throws before it can say so.
 class StarvingBackend final : public Backend {
  public:
-  explicit StarvingBackend(Verb* starves)
+  explicit StarvingBackend(Verb* starves,
+                           std::unique_ptr<Backend> real = MakeTestBackend(DefaultTestBackend(), 2))
       : starves_(starves),
-        real_(*MakeBackend({.name = "cpu", .threads = 2})) {}
+        real_(std::move(real)) {}
   const DeviceInfo& info() const override { return real_->info(); }
   absl::StatusOr<Buffer> Allocate(MemorySpace space, int64_t bytes) override {
     Starve(Verb::kAllocate);
@@ -158,6 +160,31 @@ TEST_P(StarvedTest, WhatACallHadSampledIsForgotten) {
   EXPECT_EQ(engine_->AdvanceRecall(int64_t{1} << 40)->products, 0);
   Both(StepKind::kDecode, 1);
   EXPECT_TRUE(engine_->AdvanceRecall(int64_t{1} << 40)->sample.has_value());
+}
+
+// The caller's tensors go with the call.
+TEST(Starved, NothingIsUnderWayWhenTheCallIsOver) {
+  Verb starves = Verb::kNone;
+  auto guarded = std::make_unique<GuardedBackend>(MakeTestBackend("cpu"));
+  const GuardedBackend& device = *guarded;
+  const auto engine =
+      *Engine::Create({.pool_bytes = int64_t{16} << 20},
+                      std::make_unique<StarvingBackend>(&starves, std::move(guarded)));
+  EngineSession session(engine.get(), TestSpec(TestModel(4, 2), SmallStandard(), 2000));
+  Random random;
+  const auto rows = [&](int64_t count) {
+    return RandomTokens(session.model(), count, ValueKind::kGaussian, &random);
+  };
+  session.Append(rows(460));
+  for (const Verb verb : {Verb::kPrune, Verb::kAttend, Verb::kAdmit}) {
+    starves = verb;
+    EXPECT_THROW((void)session.Run(StepKind::kPrefill, rows(100)), std::bad_alloc);
+    EXPECT_EQ(device.queued(), 0U);
+  }
+  TokenRows bad = rows(10);
+  bad.k[5] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(session.Run(StepKind::kPrefill, bad).ok());
+  EXPECT_EQ(device.queued(), 0U);
 }
 
 TEST_P(StarvedTest, OpenLeavesNothingBehind) {

@@ -1,9 +1,11 @@
 #include "tests/support/engine_session.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "engine/make_backend.h"
 #include "tests/support/compare.h"
+#include "tests/support/guarded_backend.h"
 #include "tests/support/host_tensor.h"
 
 namespace longshore {
@@ -84,7 +86,15 @@ std::vector<StepOutput> Unpack(const ModelShape& model,
 
 std::vector<std::string> TestBackends() { return {"cpu"}; }
 
+std::string DefaultTestBackend() {
+  const char* name = std::getenv("LONGSHORE_TEST_BACKEND");  // NOLINT(concurrency-mt-unsafe)
+  return name == nullptr ? "cpu" : name;
+}
+
 std::unique_ptr<Backend> MakeTestBackend(const std::string& name, int32_t threads) {
+  if (name == "guarded") {
+    return std::make_unique<GuardedBackend>(MakeTestBackend("cpu", threads));
+  }
   auto made = MakeBackend({.name = name, .threads = threads});
   LONGSHORE_CHECK(made.ok());
   return *std::move(made);

@@ -16,12 +16,15 @@ namespace longshore {
 
 /// Backends that every conformance case runs on.
 std::vector<std::string> TestBackends();
+/// That of a test which asks for none: LONGSHORE_TEST_BACKEND, or "cpu".
+std::string DefaultTestBackend();
 
-/// The backend of that name.
-std::unique_ptr<Backend> MakeTestBackend(const std::string& name = "cpu", int32_t threads = 1);
+/// The backend of that name; "guarded" is a GuardedBackend.
+std::unique_ptr<Backend> MakeTestBackend(const std::string& name = DefaultTestBackend(),
+                                         int32_t threads = 1);
 
 /// An engine with a pool of `pool_bytes`, on the backend of that name.
-std::unique_ptr<Engine> MakeTestEngine(const std::string& backend = "cpu",
+std::unique_ptr<Engine> MakeTestEngine(const std::string& backend = DefaultTestBackend(),
                                        int32_t threads = 1,
                                        int64_t pool_bytes = int64_t{64} << 20);
 
