@@ -5,13 +5,16 @@
 
 Generator and daemon share this machine's cores: one thread of the daemon computes, and capacity is what the
 same generator gets out of it in a closed loop. A refused call costs the machine a fraction of a millisecond,
-so that how much of the capacity is left depends on how long a step is: two lengths are measured.
+so that how much of the capacity is left depends on how long a step is: two lengths are measured. others_cores
+says how much of the machine somebody else had meanwhile: above a tenth of a core the share means little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -61,15 +64,31 @@ class Daemon:
         return time.monotonic() - begin
 
 
+def machine_seconds() -> float:
+    """That all cores have worked since the machine started."""
+    user, nice, system, _, _, interrupts, soft_interrupts, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    """That daemons and loads of ours have worked which have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def overload(build: Path, seconds: int, context: int) -> dict[str, object]:
+    begin, before = time.monotonic(), machine_seconds() - own_seconds()
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(build, Path(folder))
         load = daemon.load(build, seconds, context)
         out, err = load.communicate()
         daemon.stop()
+    others = (machine_seconds() - own_seconds() - before) / (time.monotonic() - begin)
     if load.returncode != 0:
         raise RuntimeError(f"load ended with {load.returncode}: {err}")
-    return json.loads(out)
+    return {**json.loads(out), "others_cores": round(others, 2)}
 
 
 def drain(build: Path) -> float:
