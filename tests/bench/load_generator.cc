@@ -15,7 +15,6 @@ namespace {
 
 constexpr int32_t kAppendRows = 4096;   // of a context, at once
 constexpr int32_t kPrefillRows = 1024;  // of a prompt piece
-constexpr int32_t kChannels = 8;
 constexpr std::chrono::seconds kDeadline{2};
 
 double SecondsSince(LoadClock::time_point begin) {
@@ -144,13 +143,8 @@ double Counts::ServedMs(double share) {
 }
 
 LoadGenerator::LoadGenerator(const std::string& target, int32_t context) {
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  channels.reserve(kChannels);
-  for (int32_t index = 0; index < kChannels; ++index) {
-    channels.push_back(Connect(target));
-  }
   for (int32_t index = 0; index < kLoadSessions; ++index) {
-    const auto& channel = channels[static_cast<size_t>(index % kChannels)];
+    const std::shared_ptr<grpc::Channel> channel = Connect(target);
     auto client = std::make_unique<Client>();
     client->stub = v1::Attention::NewStub(channel);
     client->request = MakeStep<v1::DecodeStepRequest>(Begin(channel, context), context, 1);

@@ -49,8 +49,8 @@ class Counts {
   std::vector<double> served_ms_;  // guarded by mutex_
 };
 
-/// Decode steps of kLoadSessions sessions, at most one of each at a time. A step that was refused
-/// or late is sent again when the session's turn comes.
+/// Decode steps of kLoadSessions sessions, each with a connection, at most one of each at a time. A
+/// step that was refused or late is sent again when the session's turn comes.
 class LoadGenerator {
  public:
   /// Opens the sessions and gives each `context` tokens. Ends the process if that fails.
