@@ -139,8 +139,8 @@ int Run(int argc, char** argv) {
     spdlog::warn("a call still runs; leaving it");
   }
   // Without destroying the server: calls that still come would be cancelled (see Drain()), and
-  // HTTP's threads wait up to two seconds for a client that has connected and says nothing. All that
-  // is left goes with the process.
+  // HTTP's threads wait up to two seconds for a client that has connected and says nothing. All
+  // that is left goes with the process.
   std::_Exit(exit_code);
 }
 
