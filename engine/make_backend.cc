@@ -4,6 +4,9 @@
 
 #include "engine/core/error.h"
 #include "engine/cpu/cpu_backend.h"
+#ifdef LONGSHORE_WITH_CUDA
+#include "engine/cuda/cuda_backend.h"
+#endif
 
 namespace longshore {
 namespace {
@@ -25,7 +28,15 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
     return std::make_unique<cpu::CpuBackend>(options.threads == 0 ? UsableCores()
                                                                   : options.threads);
   }
-  return InvalidField("backend", "\"", options.name, "\" is not built into this binary: cpu is");
+#ifdef LONGSHORE_WITH_CUDA
+  if (options.name == "cuda") {
+    return cuda::CudaBackend::Create();
+  }
+  constexpr char kBuilt[] = "cpu and cuda are";
+#else
+  constexpr char kBuilt[] = "cpu is";
+#endif
+  return InvalidField("backend", "\"", options.name, "\" is not built into this binary: ", kBuilt);
 }
 
 }  // namespace longshore

@@ -9,7 +9,7 @@
 namespace longshore {
 
 struct BackendOptions {
-  std::string name = "cpu";  ///< "cpu"
+  std::string name = "cpu";  ///< "cpu", or "cuda" where it is built
   int32_t threads =
       0;  ///< CPU threads that compute; 0: one for each core that this process may use
 };

@@ -1,10 +1,8 @@
-#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "engine/core/error.h"
-#include "engine/core/half.h"
 #include "engine/core/math.h"
+#include "engine/cpu/check_inputs.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/rows.h"
 
@@ -14,50 +12,6 @@ namespace {
 const std::byte* RowOf(const TensorRef& tensor, int64_t row) {
   return static_cast<const std::byte*>(tensor.data) +
          row * tensor.shape[1] * tensor.shape[2] * SizeOf(tensor.dtype);
-}
-
-float ElementOf(const TensorRef& tensor, int64_t index) {
-  switch (tensor.dtype) {
-    case DType::kF32: return static_cast<const float*>(tensor.data)[index];
-    case DType::kBf16: return ToFloat(static_cast<const Bf16*>(tensor.data)[index]);
-    case DType::kF16: return ToFloat(static_cast<const F16*>(tensor.data)[index]);
-    case DType::kF8E4M3: break;  // no tensor has it: the shape's check refuses it
-  }
-  LONGSHORE_CHECK(false);
-}
-
-// Whether every element among an item's rows is within `limit`.
-absl::Status CheckMagnitudes(absl::string_view field,
-                             const TensorRef& tensor,
-                             const AppendItem& item,
-                             float limit) {
-  const int64_t row_elements = tensor.shape[1] * tensor.shape[2];
-  const int64_t above =
-      FirstAbove(RowOf(tensor, item.first_row), tensor.dtype, item.rows * row_elements, limit);
-  if (above < 0) {
-    return absl::OkStatus();
-  }
-  const int64_t row = item.first_row + above / row_elements;
-  const int64_t element = above % row_elements;
-  const int64_t position = item.position + above / row_elements;
-  const float value = ElementOf(tensor, row * row_elements + element);
-  return MakeError(
-      absl::StatusCode::kInvalidArgument,
-      absl::StrCat(field, " holds ", value, " in row ", row, " at position ", position, ", head ",
-                   element / tensor.shape[2], ", element ", element % tensor.shape[2],
-                   "; the largest magnitude may be ", limit),
-      {.reason = std::isfinite(value) ? "OUT_OF_RANGE_VALUE" : "NON_FINITE",
-       .field = std::string{field},
-       .metadata = {{"position", absl::StrCat(position)}}});
-}
-
-absl::Status CheckItem(const AppendArgs& args, const AppendItem& item) {
-  if (!item.replay) {
-    RETURN_IF_ERROR(CheckMagnitudes("k", args.k, item, args.limits.k));
-    RETURN_IF_ERROR(CheckMagnitudes("v", args.v, item, args.limits.v));
-  }
-  return args.q.data == nullptr ? absl::OkStatus()
-                                : CheckMagnitudes("q", args.q, item, args.limits.q);
 }
 
 // Tokens [token, end) of one page of an item, to be written.
@@ -137,7 +91,7 @@ absl::Status CpuBackend::Append(const AppendArgs& args) {
   // Everything is looked at before anything is written.
   std::vector<absl::Status> checks(args.items.size());
   team_.ParallelFor(std::ssize(args.items), [&](int64_t index, int32_t /*thread*/) {
-    checks[static_cast<size_t>(index)] = CheckItem(args, args.items[static_cast<size_t>(index)]);
+    checks[static_cast<size_t>(index)] = CheckInputs(args, args.items[static_cast<size_t>(index)]);
   });
   for (const absl::Status& check : checks) {
     RETURN_IF_ERROR(check);

@@ -84,7 +84,17 @@ std::vector<StepOutput> Unpack(const ModelShape& model,
 
 }  // namespace
 
-std::vector<std::string> TestBackends() { return {"cpu"}; }
+std::vector<std::string> TestBackends() {
+  // Asked for once: tests are named after them before main() runs.
+  static const std::vector<std::string> backends = [] {
+    std::vector<std::string> there = {"cpu"};
+    if (MakeBackend({.name = "cuda"}).ok()) {
+      there.emplace_back("cuda");
+    }
+    return there;
+  }();
+  return backends;
+}
 
 std::string DefaultTestBackend() {
   const char* name = std::getenv("LONGSHORE_TEST_BACKEND");  // NOLINT(concurrency-mt-unsafe)

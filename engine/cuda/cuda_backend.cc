@@ -1,0 +1,119 @@
+#include "engine/cuda/cuda_backend.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "engine/core/error.h"
+#include "engine/core/math.h"
+#include "engine/cuda/cuda_status.h"
+
+namespace longshore::cuda {
+namespace {
+
+// Inputs, outputs and descriptions of calls.
+constexpr int64_t kArenaPieceBytes = int64_t{256} << 20;
+
+absl::Status NoDevice(absl::string_view why) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("backend \"cuda\" has no GPU to run on: ", why),
+                   {.reason = "NO_DEVICE", .field = "backend", .metadata = {}});
+}
+
+const char* NameOfSpace(MemorySpace space) {
+  return space == MemorySpace::kDevice ? "device memory" : "host memory";
+}
+
+cudaError_t AllocateBytes(MemorySpace space, size_t bytes, void** data) {
+  switch (space) {
+    case MemorySpace::kDevice: return cudaMalloc(data, bytes);
+    case MemorySpace::kHostMapped: return cudaHostAlloc(data, bytes, cudaHostAllocMapped);
+    case MemorySpace::kHost: break;
+  }
+  *data = std::aligned_alloc(64, static_cast<size_t>(RoundUp(static_cast<int64_t>(bytes), 64)));
+  return *data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return NoDevice(error == cudaSuccess ? "there is none" : cudaGetErrorString(error));
+  }
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, 0), "asking for the device"));
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(0), "choosing the device"));
+  cudaStream_t stream = nullptr;
+  if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      error != cudaSuccess) {
+    return NoDevice(cudaGetErrorString(error));
+  }
+  DeviceInfo info{.backend = "cuda",
+                  .device = absl::StrCat(properties.name, ", compute capability ", properties.major,
+                                         ".", properties.minor),
+                  .threads = 0,
+                  .device_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
+  return std::unique_ptr<Backend>(new CudaBackend(std::move(info), stream));
+}
+
+CudaBackend::CudaBackend(DeviceInfo info, cudaStream_t stream)
+    : info_(std::move(info)),
+      stream_(stream),
+      arena_(kArenaPieceBytes),
+      transfers_(stream, &arena_) {}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_);  // an error here has shown before
+  cudaFree(workspace_);
+  cudaStreamDestroy(stream_);
+}
+
+absl::StatusOr<Buffer> CudaBackend::Allocate(MemorySpace space, int64_t bytes) {
+  void* data = nullptr;
+  const auto size = static_cast<size_t>(Max(bytes, 1));
+  RETURN_IF_ERROR(AllocationStatus(AllocateBytes(space, size, &data), bytes, NameOfSpace(space)));
+  Buffer buffer(this, space, static_cast<std::byte*>(data), bytes);
+  if (space == MemorySpace::kDevice) {
+    RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(data, 0, size, stream_), "clearing memory"));
+  } else {
+    std::memset(data, 0, size);
+  }
+  return buffer;
+}
+
+void CudaBackend::Free(MemorySpace space, std::byte* data, int64_t /*bytes*/) {
+  switch (space) {
+    case MemorySpace::kDevice: cudaFree(data); return;  // waits for the device
+    case MemorySpace::kHostMapped: cudaFreeHost(data); return;
+    case MemorySpace::kHost: std::free(data); return;
+  }
+}
+
+absl::Status CudaBackend::Copy(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) {
+    return absl::OkStatus();
+  }
+  return CudaStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
+}
+
+absl::Status CudaBackend::Admit(const AdmitArgs& /*args*/) { return absl::OkStatus(); }
+
+absl::StatusOr<Fence> CudaBackend::Mark() {
+  RETURN_IF_ERROR(transfers_.EndCall());
+  return Fence{++sequence_};
+}
+
+absl::Status CudaBackend::Wait(Fence fence) {
+  if (fence.sequence <= finished_) {
+    return absl::OkStatus();
+  }
+  const uint64_t queued = sequence_;
+  RETURN_IF_ERROR(transfers_.Finish());
+  finished_ = queued;
+  return absl::OkStatus();
+}
+
+}  // namespace longshore::cuda

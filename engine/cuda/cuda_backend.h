@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend.h"
+#include "engine/cuda/device_arena.h"
+#include "engine/cuda/host_transfers.h"
+#include "engine/cuda/launch_shape.h"
+
+namespace longshore::cuda {
+
+/// One GPU: its memory, one stream, and the kernels of this folder on it. Tensors of a call may lie
+/// in host memory or on the device. Results do not depend on a block's neighbours in a call.
+class CudaBackend final : public Backend {
+ public:
+  /// FailedPrecondition with reason NO_DEVICE where there is no GPU that this build runs on.
+  static absl::StatusOr<std::unique_ptr<Backend>> Create();
+  ~CudaBackend() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  absl::StatusOr<Buffer> Allocate(MemorySpace space, int64_t bytes) override;
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::Status Append(const AppendArgs& args) override;
+  absl::Status Prune(const PruneArgs& args) override;
+  absl::Status Attend(const AttendArgs& args) override;
+  absl::Status Admit(const AdmitArgs& args) override;
+  absl::StatusOr<Fence> Mark() override;
+  absl::Status Wait(Fence fence) override;
+
+ private:
+  CudaBackend(DeviceInfo info, cudaStream_t stream);
+  void Free(MemorySpace space, std::byte* data, int64_t bytes) override;
+
+  // The tensors of an AttendArgs as the device sees them.
+  struct AttendTensors {
+    TensorRef q;
+    TensorRef out;
+    TensorRef log_sum_exp;
+  };
+
+  absl::Status ReserveWorkspace(int64_t floats);
+  absl::Status PruneBlocks(const PruneArgs& args,
+                           const TensorRef& q,
+                           std::span<const PruneBlock> blocks,
+                           std::span<const StageLayout> layouts);
+  absl::Status AttendBlocks(const AttendArgs& args,
+                            const AttendTensors& tensors,
+                            std::span<const AttendBlock> blocks,
+                            std::span<const AttendLayout> layouts);
+
+  DeviceInfo info_;
+  cudaStream_t stream_;
+  DeviceArena arena_;
+  HostTransfers transfers_;
+  std::byte* workspace_ = nullptr;  // of one launch after the other
+  int64_t workspace_bytes_ = 0;
+  uint64_t sequence_ = 0;
+  uint64_t finished_ = 0;  // fences that have passed
+};
+
+}  // namespace longshore::cuda

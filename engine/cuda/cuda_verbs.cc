@@ -1,0 +1,211 @@
+// What the verbs enqueue: blocks of queries are laid out in a workspace, as many at once as fit.
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/core/block.h"
+#include "engine/core/math.h"
+#include "engine/cpu/check_inputs.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/cuda_status.h"
+#include "engine/cuda/kernels.h"
+
+namespace longshore::cuda {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{1} << 30;
+constexpr int64_t kWorkspaceFloats = kWorkspaceBytes / static_cast<int64_t>(sizeof(float));
+constexpr size_t kMostBlocks = 32768;  // of a launch
+
+// Tokens to be written, cut at pages.
+std::vector<PagePart> SplitAtPages(std::span<const AppendItem> items) {
+  std::vector<PagePart> parts;
+  for (size_t index = 0; index < items.size(); ++index) {
+    const AppendItem& item = items[index];
+    const int64_t end = item.replay ? item.position : item.position + item.rows;
+    for (int64_t token = item.position; token < end;) {
+      const int64_t part_end = Min(end, (token / kBlockTokens + 1) * kBlockTokens);
+      parts.push_back({.item = static_cast<int32_t>(index),
+                       .rows = static_cast<int32_t>(part_end - token),
+                       .token = token});
+      token = part_end;
+    }
+  }
+  return parts;
+}
+
+// Takes blocks from the front of `blocks` while their layouts fit the workspace together; one
+// always does.
+template <class Block, class Layout, class LayOut>
+std::vector<Layout> TakeLayouts(std::span<const Block> blocks, const LayOut& lay_out) {
+  std::vector<Layout> layouts;
+  int64_t used = 0;
+  for (const Block& block : blocks) {
+    const Layout layout = lay_out(block, used);
+    if (!layouts.empty() && (layout.end > kWorkspaceFloats || layouts.size() == kMostBlocks)) {
+      break;
+    }
+    used = layout.end;
+    layouts.push_back(layout);
+  }
+  return layouts;
+}
+
+template <class Layout, class Field>
+auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
+  Field most = 0;
+  for (const Layout& layout : layouts) {
+    most = std::max(most, layout.*field);
+  }
+  return most;
+}
+
+// It lies where `out` does.
+TensorRef LogSumExpOf(const AttendArgs& args) {
+  return {.data = args.log_sum_exp,
+          .dtype = DType::kF32,
+          .space = args.out.space,
+          .rank = 2,
+          .shape = {args.out.shape[0], args.shape.num_heads, 0, 0}};
+}
+
+}  // namespace
+
+absl::Status CudaBackend::ReserveWorkspace(int64_t floats) {
+  const int64_t bytes = Max(floats * static_cast<int64_t>(sizeof(float)), kWorkspaceBytes);
+  if (bytes <= workspace_bytes_) {
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device"));
+  cudaFree(workspace_);
+  workspace_ = nullptr;
+  workspace_bytes_ = 0;
+  void* data = nullptr;
+  RETURN_IF_ERROR(
+      AllocationStatus(cudaMalloc(&data, static_cast<size_t>(bytes)), bytes, "device memory"));
+  workspace_ = static_cast<std::byte*>(data);
+  workspace_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Append(const AppendArgs& args) {
+  for (const AppendItem& item : args.items) {
+    RETURN_IF_ERROR(cpu::CheckInputs(args, item));
+  }
+  const std::vector<PagePart> parts = SplitAtPages(args.items);
+  if (parts.empty()) {
+    return absl::OkStatus();
+  }
+  AppendLaunch launch;
+  launch.shape = args.shape;
+  launch.num_parts = static_cast<int32_t>(parts.size());
+  ASSIGN_OR_RETURN(launch.items, transfers_.Array(args.items));
+  ASSIGN_OR_RETURN(launch.parts, transfers_.Array(std::span<const PagePart>(parts)));
+  ASSIGN_OR_RETURN(launch.k, transfers_.Input(args.k));
+  ASSIGN_OR_RETURN(launch.v, transfers_.Input(args.v));
+  LaunchAppend(launch, stream_);
+  return LaunchStatus("appending");
+}
+
+absl::Status CudaBackend::Prune(const PruneArgs& args) {
+  ASSIGN_OR_RETURN(const TensorRef q, transfers_.Input(args.q));
+  for (std::span<const PruneBlock> left = args.blocks; !left.empty();) {
+    const auto layouts = TakeLayouts<PruneBlock, StageLayout>(
+        left,
+        [&](const PruneBlock& block, int64_t begin) { return LayOutStage(args, block, begin); });
+    RETURN_IF_ERROR(PruneBlocks(args, q, left.first(layouts.size()), layouts));
+    left = left.subspan(layouts.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
+                                      const TensorRef& q,
+                                      std::span<const PruneBlock> blocks,
+                                      std::span<const StageLayout> layouts) {
+  RETURN_IF_ERROR(ReserveWorkspace(layouts.back().end));
+  PruneLaunch launch{.shape = args.shape,
+                     .stage = args.stage,
+                     .ranking = args.ranking,
+                     .probability_power = args.probability_power,
+                     .query_stride = args.query_stride,
+                     .q = q,
+                     .workspace = reinterpret_cast<float*>(workspace_),
+                     .num_blocks = static_cast<int32_t>(blocks.size()),
+                     .most_scored = MostOf(layouts, &StageLayout::scored),
+                     .most_candidates = MostOf(layouts, &StageLayout::candidates)};
+  ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
+  ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
+  if (launch.most_scored > 0) {
+    LaunchStageQueries(launch, stream_);
+    if (args.stage.selector == Selector::kDescent) {
+      LaunchScoreDescent(launch, stream_);
+    } else {
+      LaunchScoreKeys(launch, stream_);
+    }
+    LaunchRank(launch, stream_);
+  }
+  LaunchSelect(launch, stream_);
+  return LaunchStatus("pruning");
+}
+
+absl::Status CudaBackend::Attend(const AttendArgs& args) {
+  AttendTensors tensors;
+  ASSIGN_OR_RETURN(tensors.q, transfers_.Input(args.q));
+  ASSIGN_OR_RETURN(tensors.out, transfers_.Output(args.out));
+  const TensorRef log_sum_exp = LogSumExpOf(args);
+  ASSIGN_OR_RETURN(tensors.log_sum_exp, transfers_.Output(log_sum_exp));
+  // Blocks of few rows and of many are different kernels.
+  std::vector<AttendBlock> of_kind[2];
+  for (const AttendBlock& block : args.blocks) {
+    const bool small = RowsOfTile(block.block.rows * args.shape.GroupSize()) == 16;
+    of_kind[small ? 1 : 0].push_back(block);
+  }
+  for (const bool small : {false, true}) {
+    for (std::span<const AttendBlock> left = of_kind[small ? 1 : 0]; !left.empty();) {
+      const auto layouts = TakeLayouts<AttendBlock, AttendLayout>(
+          left, [&](const AttendBlock& block, int64_t begin) {
+            return LayOutAttend(args.shape, block, begin);
+          });
+      RETURN_IF_ERROR(AttendBlocks(args, tensors, left.first(layouts.size()), layouts));
+      left = left.subspan(layouts.size());
+    }
+  }
+  for (const AttendBlock& block : args.blocks) {
+    const auto returns = [&](const TensorRef& tensor, int64_t row_elements) {
+      const int64_t row_bytes = row_elements * SizeOf(tensor.dtype);
+      const int64_t begin = block.block.first_row * row_bytes;
+      transfers_.Written(tensor, begin, begin + block.block.rows * row_bytes);
+    };
+    returns(args.out, int64_t{args.shape.num_heads} * args.shape.head_dim);
+    if (log_sum_exp.data != nullptr) {
+      returns(log_sum_exp, args.shape.num_heads);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
+                                       const AttendTensors& tensors,
+                                       std::span<const AttendBlock> blocks,
+                                       std::span<const AttendLayout> layouts) {
+  RETURN_IF_ERROR(ReserveWorkspace(layouts.back().end));
+  AttendLaunch launch{.shape = args.shape,
+                      .q = tensors.q,
+                      .out = tensors.out,
+                      .log_sum_exp = static_cast<float*>(tensors.log_sum_exp.data),
+                      .sink_logits = args.sink_logits,
+                      .workspace = reinterpret_cast<float*>(workspace_),
+                      .num_blocks = static_cast<int32_t>(blocks.size()),
+                      .most_rows = MostOf(layouts, &AttendLayout::rows),
+                      .most_splits = MostOf(layouts, &AttendLayout::splits),
+                      .small = RowsOfTile(layouts.front().rows) == 16};
+  ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
+  ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
+  LaunchAttendQueries(launch, stream_);
+  LaunchAttendSplits(launch, stream_);
+  LaunchMergeSplits(launch, stream_);
+  return LaunchStatus("attending");
+}
+
+}  // namespace longshore::cuda

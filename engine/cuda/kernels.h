@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend_args.h"
+#include "engine/cuda/launch_shape.h"
+
+// What the host enqueues. Every pointer is to device memory; errors show in cudaGetLastError().
+namespace longshore::cuda {
+
+/// New tokens [token, token + rows) of one page.
+struct PagePart {
+  int32_t item = 0;
+  int32_t rows = 0;
+  int64_t token = 0;
+};
+
+struct AppendLaunch {
+  AttentionShape shape;
+  const AppendItem* items = nullptr;  ///< [items]
+  const PagePart* parts = nullptr;    ///< [num_parts]
+  int32_t num_parts = 0;
+  TensorRef k;  ///< [rows, num_kv_heads, head_dim]
+  TensorRef v;  ///< [rows, num_kv_heads, head_dim]
+};
+/// Keys and values to their pages, converted to kv_dtype; then the summaries of pages that fill.
+void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream);
+
+struct PruneLaunch {
+  AttentionShape shape;
+  PruningStage stage;
+  Ranking ranking = Ranking::kProbability;
+  float probability_power = 1.0F;
+  int32_t query_stride = 1;
+  TensorRef q;                           ///< [rows, num_heads, head_dim]
+  const PruneBlock* blocks = nullptr;    ///< [num_blocks]
+  const StageLayout* layouts = nullptr;  ///< [num_blocks]
+  float* workspace = nullptr;            ///< what the layouts' offsets count from
+  int32_t num_blocks = 0;
+  int32_t most_scored = 0;      ///< over the blocks
+  int32_t most_candidates = 0;  ///< over the blocks
+};
+/// Queries of the scored rows, turned, rounded to kv_dtype, times what unrotated keys lack; for
+/// `bounds` their positive parts, then their negative parts.
+void LaunchStageQueries(const PruneLaunch& launch, cudaStream_t stream);
+/// Scaled and capped scores by `bounds`, `exact` or `probes`: candidates as rows of keys.
+void LaunchScoreKeys(const PruneLaunch& launch, cudaStream_t stream);
+/// The same by `descent`.
+void LaunchScoreDescent(const PruneLaunch& launch, cudaStream_t stream);
+/// One rank for each candidate, over all heads and rows.
+void LaunchRank(const PruneLaunch& launch, cudaStream_t stream);
+/// The num_selected best of each block, in ascending order.
+void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream);
+
+struct AttendLaunch {
+  AttentionShape shape;
+  TensorRef q;                            ///< [rows, num_heads, head_dim]
+  TensorRef out;                          ///< [rows, num_heads, head_dim]
+  float* log_sum_exp = nullptr;           ///< [rows, num_heads] or null
+  const float* sink_logits = nullptr;     ///< [num_heads] or null
+  const AttendBlock* blocks = nullptr;    ///< [num_blocks]
+  const AttendLayout* layouts = nullptr;  ///< [num_blocks]
+  float* workspace = nullptr;             ///< what the layouts' offsets count from
+  int32_t num_blocks = 0;
+  int32_t most_rows = 0;    ///< of a KV head, over the blocks
+  int32_t most_splits = 0;  ///< over the blocks
+  bool small = false;       ///< all blocks have few rows: RowsOfTile
+};
+/// Queries turned and rounded.
+void LaunchAttendQueries(const AttendLaunch& launch, cudaStream_t stream);
+/// The attention of each split.
+void LaunchAttendSplits(const AttendLaunch& launch, cudaStream_t stream);
+/// Splits merged in order, normalised, written.
+void LaunchMergeSplits(const AttendLaunch& launch, cudaStream_t stream);
+
+}  // namespace longshore::cuda

@@ -1,0 +1,82 @@
+#include "engine/cuda/launch_shape.h"
+
+#include "engine/algo/regions.h"
+
+namespace longshore::cuda {
+namespace {
+
+// Fewer keys are not worth a thread block of their own, more splits not worth merging.
+constexpr int64_t kFewestKeysOfSplit = 256;
+constexpr int64_t kMostSplits = 64;
+// A block of many rows is many thread blocks already.
+constexpr int64_t kFewestKeysOfLargeSplit = 16384;
+
+// Float offsets of parts that follow each other, each on a line of its own.
+class Offsets {
+ public:
+  explicit Offsets(int64_t begin) : next_(begin) {}
+  int64_t Take(int64_t floats) {
+    const int64_t at = next_;
+    next_ = RoundUp(next_ + floats, 64);
+    return at;
+  }
+  int64_t next() const { return next_; }
+
+ private:
+  int64_t next_;
+};
+
+}  // namespace
+
+int32_t KeysOfCandidate(const PruningStage& stage) {
+  switch (stage.selector) {
+    case Selector::kExact: return stage.chunk_tokens;
+    case Selector::kProbes: return stage.probes;
+    default: return 1;
+  }
+}
+
+int32_t StageDepth(const PruneArgs& args) {
+  return args.stage.selector == Selector::kBounds ? 2 * args.shape.head_dim : args.shape.head_dim;
+}
+
+StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t begin) {
+  StageLayout layout;
+  layout.candidates = block.NumCandidates(args.stage.chunk_tokens);
+  Offsets offsets(begin);
+  if (block.num_selected < layout.candidates) {
+    layout.first_row = FirstScoredRow(block.block.rows, args.query_stride);
+    layout.scored = ScoredRows(block.block.rows, args.query_stride);
+    layout.score_stride = RoundUp(layout.candidates, 64);
+    const int64_t rows = int64_t{layout.scored} * args.shape.num_heads;
+    layout.queries = offsets.Take(rows * StageDepth(args));
+    layout.scores = offsets.Take(rows * layout.score_stride);
+    layout.shift = offsets.Take(rows);
+    layout.rank = offsets.Take(layout.candidates);
+  }
+  layout.end = offsets.next();
+  return layout;
+}
+
+AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin) {
+  AttendLayout layout;
+  const int64_t end = block.block.first_position + block.block.rows;
+  layout.keys = SinkTokens(block) + int64_t{block.num_selected} * block.selected_chunk_tokens +
+                Max(0, end - block.block.regions.middle_end);
+  layout.rows = block.block.rows * shape.GroupSize();
+  const int64_t fewest =
+      RowsOfTile(layout.rows) == 16 ? kFewestKeysOfSplit : kFewestKeysOfLargeSplit;
+  const int64_t keys_of_split = RoundUp(Max(fewest, CeilDiv(layout.keys, kMostSplits)), kTileKeys);
+  layout.keys_of_split = static_cast<int32_t>(keys_of_split);
+  layout.splits = static_cast<int32_t>(CeilDiv(Max(layout.keys, 1), keys_of_split));
+  const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
+  Offsets offsets(begin);
+  layout.queries = offsets.Take(rows * shape.head_dim);
+  layout.max = offsets.Take(rows * layout.splits);
+  layout.sum = offsets.Take(rows * layout.splits);
+  layout.acc = offsets.Take(rows * layout.splits * shape.head_dim);
+  layout.end = offsets.next();
+  return layout;
+}
+
+}  // namespace longshore::cuda

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/backend_args.h"
+#include "engine/core/hd.h"
+#include "engine/core/math.h"
+
+// Who does what in a launch, as pure functions of a call's arguments: tested without a GPU. What a
+// block's results are made of depends on the block alone, never on its neighbours in the call.
+namespace longshore::cuda {
+
+/// Keys that are scored or attended to together.
+inline constexpr int32_t kTileKeys = 64;
+
+/// One stage of one query block in workspace.
+struct StageLayout {
+  int32_t first_row = 0;  ///< of the block, the first that is scored
+  int32_t scored = 0;     ///< rows that are; 0: all candidates are kept
+  int32_t candidates = 0;
+  int64_t score_stride = 0;  ///< floats between the scores of two rows
+  int64_t queries = 0;       ///< offset in floats of [kv_heads, scored, group, depth]
+  int64_t scores = 0;        ///< offset in floats of [kv_heads, scored, group, score_stride]
+  int64_t shift = 0;         ///< offset in floats of [kv_heads, scored, group]
+  int64_t rank = 0;          ///< offset in floats of [candidates]
+  int64_t end = 0;           ///< behind all of these
+};
+
+/// Lays out a block behind `begin` floats.
+StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t begin);
+
+/// Keys that a candidate is scored by, of a page (`exact`, `probes`) or its summary (`bounds`).
+int32_t KeysOfCandidate(const PruningStage& stage);
+/// Floats of a scored query: two of each dimension for `bounds`.
+int32_t StageDepth(const PruneArgs& args);
+
+/// The attention of one query block: its keys are cut into splits, whose partial results are
+/// merged in order.
+struct AttendLayout {
+  int64_t keys = 0;
+  int32_t rows = 0;  ///< of a KV head: block rows * group, row r is [r / group, r % group]
+  int32_t splits = 0;
+  int32_t keys_of_split = 0;  ///< a multiple of kTileKeys
+  int64_t queries = 0;        ///< offset in floats of [kv_heads, rows, head_dim]
+  int64_t max = 0;            ///< offset in floats of [splits, kv_heads, rows]
+  int64_t sum = 0;            ///< the same
+  int64_t acc = 0;            ///< offset in floats of [splits, kv_heads, rows, head_dim]
+  int64_t end = 0;
+};
+
+AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin);
+
+/// Blocks [begin, end) whose layouts fit the workspace together.
+struct BlockRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
+/// Rows of a block that a thread block attends with: small for decode, large for prefill.
+constexpr int32_t RowsOfTile(int32_t rows) { return rows <= 16 ? 16 : 64; }
+
+/// The token of the key of rank `rank`: sink, selected chunks and window in order.
+HD inline int64_t TokenOfRank(const AttendBlock& block, int64_t sink_tokens, int64_t rank) {
+  if (rank < sink_tokens) {
+    return rank;
+  }
+  rank -= sink_tokens;
+  const int64_t selected = int64_t{block.num_selected} * block.selected_chunk_tokens;
+  if (rank < selected) {
+    return block.selected[rank / block.selected_chunk_tokens] + rank % block.selected_chunk_tokens;
+  }
+  return block.block.regions.middle_end + (rank - selected);
+}
+
+/// Sink tokens that the block sees.
+HD inline int64_t SinkTokens(const AttendBlock& block) {
+  return Min(block.block.regions.sink_end, block.block.first_position + block.block.rows);
+}
+
+}  // namespace longshore::cuda
