@@ -136,7 +136,7 @@ __device__ void AttendSplit(const AttendLaunch& launch,
   const AttentionShape& shape = launch.shape;
   const KvView& kv = attend.block.kv;
   const int32_t group = shape.GroupSize();
-  const int64_t sink = SinkTokens(attend);
+  const int32_t sink = SinkTokens(attend);
   const int64_t head_offset = int64_t{work.kv_head} * kv.head_bytes;
   const AttendIds ids = MakeAttendIds(attend.rule, attend.block.regions,
                                       int64_t{attend.num_selected} * attend.selected_chunk_tokens);
@@ -152,7 +152,7 @@ __device__ void AttendSplit(const AttendLaunch& launch,
   for (int64_t first = work.first_key; first < work.end_key; first += kTileKeys) {
     const auto keys = static_cast<int32_t>(Min(kTileKeys, work.end_key - first));
     const auto key_element = [&](int32_t key, int32_t index) {
-      const int64_t token = TokenOfRank(attend, sink, first + key);
+      const int64_t token = TokenOfRank(attend, sink, static_cast<int32_t>(first) + key);
       const auto* row = reinterpret_cast<const Element*>(kv.Keys(token) + head_offset);
       return TurnedElement(row, index, attend.block.rope,
                            ids.OfKey(attend.block.first_position, token, first + key));
@@ -167,7 +167,7 @@ __device__ void AttendSplit(const AttendLaunch& launch,
     __syncthreads();
     const auto visible = [&](int32_t row, int32_t key) {
       const int64_t position = attend.block.first_position + (work.first_row + row) / group;
-      const int64_t token = TokenOfRank(attend, sink, first + key);
+      const int64_t token = TokenOfRank(attend, sink, static_cast<int32_t>(first) + key);
       return token <= position &&
              (attend.sliding_window_tokens == 0 || token > position - attend.sliding_window_tokens);
     };
@@ -175,7 +175,8 @@ __device__ void AttendSplit(const AttendLaunch& launch,
     __syncthreads();
     if (Output<kRows, kDepth>::Dim() < shape.head_dim) {
       output.Add(keys, scores, state.rescale, [&](int32_t key) {
-        const std::byte* row = kv.Values(TokenOfRank(attend, sink, first + key)) + head_offset;
+        const std::byte* row =
+            kv.Values(TokenOfRank(attend, sink, static_cast<int32_t>(first) + key)) + head_offset;
         return FourOf(reinterpret_cast<const Element*>(row) + Output<kRows, kDepth>::Dim());
       });
     }
@@ -238,7 +239,7 @@ void LaunchOfRows(const AttendLaunch& launch, cudaStream_t stream) {
 
 void LaunchAttendSplits(const AttendLaunch& launch, cudaStream_t stream) {
   WithElement(launch.shape.kv_dtype, [&](auto element) {
-    if (launch.small) {
+    if (launch.kind == AttendKind::kFewRows) {
       LaunchOfRows<decltype(element), 16>(launch, stream);
     } else {
       LaunchOfRows<decltype(element), 64>(launch, stream);

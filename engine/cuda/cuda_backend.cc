@@ -66,6 +66,7 @@ CudaBackend::CudaBackend(DeviceInfo info, cudaStream_t stream)
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);  // an error here has shown before
+  counters_ = Buffer();
   cudaFree(workspace_);
   cudaStreamDestroy(stream_);
 }

@@ -21,6 +21,9 @@ class CudaBackend final : public Backend {
   static absl::StatusOr<std::unique_ptr<Backend>> Create();
   ~CudaBackend() override;
 
+  /// What verbs enqueue on, for benchmarks that capture it.
+  cudaStream_t stream() const { return stream_; }
+
   const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<Buffer> Allocate(MemorySpace space, int64_t bytes) override;
   absl::Status Copy(void* to, const void* from, int64_t bytes) override;
@@ -43,6 +46,8 @@ class CudaBackend final : public Backend {
   };
 
   absl::Status ReserveWorkspace(int64_t floats);
+  // `count` zeros, which launches leave behind as zeros.
+  absl::StatusOr<int32_t*> Counters(int64_t count);
   absl::Status PruneBlocks(const PruneArgs& args,
                            const TensorRef& q,
                            std::span<const PruneBlock> blocks,
@@ -58,6 +63,7 @@ class CudaBackend final : public Backend {
   HostTransfers transfers_;
   std::byte* workspace_ = nullptr;  // of one launch after the other
   int64_t workspace_bytes_ = 0;
+  Buffer counters_;
   uint64_t sequence_ = 0;
   uint64_t finished_ = 0;  // fences that have passed
 };

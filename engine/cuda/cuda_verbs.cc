@@ -60,6 +60,11 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
   return most;
 }
 
+// Whether `bounds` and `exact` meet keys that are turned.
+bool TurnsKeys(const PruneBlock& block) {
+  return block.block.rope.pairs > 0 && !PruneKeysAreUnrotated(block.rule.style);
+}
+
 // It lies where `out` does.
 TensorRef LogSumExpOf(const AttendArgs& args) {
   return {.data = args.log_sum_exp,
@@ -88,6 +93,15 @@ absl::Status CudaBackend::ReserveWorkspace(int64_t floats) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int32_t*> CudaBackend::Counters(int64_t count) {
+  const auto bytes = count * static_cast<int64_t>(sizeof(int32_t));
+  if (bytes > counters_.bytes()) {
+    RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device"));
+    ASSIGN_OR_RETURN(counters_, Allocate(MemorySpace::kDevice, bytes));
+  }
+  return reinterpret_cast<int32_t*>(counters_.data());
+}
+
 absl::Status CudaBackend::Append(const AppendArgs& args) {
   for (const AppendItem& item : args.items) {
     RETURN_IF_ERROR(cpu::CheckInputs(args, item));
@@ -109,12 +123,18 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
 
 absl::Status CudaBackend::Prune(const PruneArgs& args) {
   ASSIGN_OR_RETURN(const TensorRef q, transfers_.Input(args.q));
-  for (std::span<const PruneBlock> left = args.blocks; !left.empty();) {
-    const auto layouts = TakeLayouts<PruneBlock, StageLayout>(
-        left,
-        [&](const PruneBlock& block, int64_t begin) { return LayOutStage(args, block, begin); });
-    RETURN_IF_ERROR(PruneBlocks(args, q, left.first(layouts.size()), layouts));
-    left = left.subspan(layouts.size());
+  std::vector<PruneBlock> of_kind[3];  // for decode, with keys as stored or turned, and others
+  for (const PruneBlock& block : args.blocks) {
+    of_kind[!IsDecodeStage(args, block) ? 2 : TurnsKeys(block) ? 1 : 0].push_back(block);
+  }
+  for (std::span<const PruneBlock> left : of_kind) {
+    while (!left.empty()) {
+      const auto layouts = TakeLayouts<PruneBlock, StageLayout>(
+          left,
+          [&](const PruneBlock& block, int64_t begin) { return LayOutStage(args, block, begin); });
+      RETURN_IF_ERROR(PruneBlocks(args, q, left.first(layouts.size()), layouts));
+      left = left.subspan(layouts.size());
+    }
   }
   return absl::OkStatus();
 }
@@ -133,15 +153,23 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .workspace = reinterpret_cast<float*>(workspace_),
                      .num_blocks = static_cast<int32_t>(blocks.size()),
                      .most_scored = MostOf(layouts, &StageLayout::scored),
-                     .most_candidates = MostOf(layouts, &StageLayout::candidates)};
+                     .most_candidates = MostOf(layouts, &StageLayout::candidates),
+                     .most_shares = MostOf(layouts, &StageLayout::shares),
+                     .turns = TurnsKeys(blocks.front())};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
-  if (launch.most_scored > 0) {
+  if (launch.most_shares > 0) {
+    LaunchDecodeScore(launch, stream_);
+    LaunchRank(launch, stream_);
+  } else if (launch.most_scored > 0) {
     LaunchStageQueries(launch, stream_);
     if (args.stage.selector == Selector::kDescent) {
       LaunchScoreDescent(launch, stream_);
     } else {
       LaunchScoreKeys(launch, stream_);
+    }
+    if (args.ranking != Ranking::kScoreMax) {
+      LaunchLogSumExps(launch, stream_);
     }
     LaunchRank(launch, stream_);
   }
@@ -155,14 +183,12 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
   ASSIGN_OR_RETURN(tensors.out, transfers_.Output(args.out));
   const TensorRef log_sum_exp = LogSumExpOf(args);
   ASSIGN_OR_RETURN(tensors.log_sum_exp, transfers_.Output(log_sum_exp));
-  // Blocks of few rows and of many are different kernels.
-  std::vector<AttendBlock> of_kind[2];
+  std::vector<AttendBlock> of_kind[3];
   for (const AttendBlock& block : args.blocks) {
-    const bool small = RowsOfTile(block.block.rows * args.shape.GroupSize()) == 16;
-    of_kind[small ? 1 : 0].push_back(block);
+    of_kind[static_cast<size_t>(KindOf(args.shape, block))].push_back(block);
   }
-  for (const bool small : {false, true}) {
-    for (std::span<const AttendBlock> left = of_kind[small ? 1 : 0]; !left.empty();) {
+  for (std::span<const AttendBlock> left : of_kind) {
+    while (!left.empty()) {
       const auto layouts = TakeLayouts<AttendBlock, AttendLayout>(
           left, [&](const AttendBlock& block, int64_t begin) {
             return LayOutAttend(args.shape, block, begin);
@@ -199,12 +225,18 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
                       .num_blocks = static_cast<int32_t>(blocks.size()),
                       .most_rows = MostOf(layouts, &AttendLayout::rows),
                       .most_splits = MostOf(layouts, &AttendLayout::splits),
-                      .small = RowsOfTile(layouts.front().rows) == 16};
+                      .kind = KindOf(args.shape, blocks.front()),
+                      .turns = blocks.front().block.rope.pairs > 0};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
-  LaunchAttendQueries(launch, stream_);
-  LaunchAttendSplits(launch, stream_);
-  LaunchMergeSplits(launch, stream_);
+  if (launch.kind == AttendKind::kDecode) {
+    ASSIGN_OR_RETURN(launch.counters, Counters(std::ssize(blocks) * args.shape.num_kv_heads));
+    LaunchDecodeAttend(launch, stream_);
+  } else {
+    LaunchAttendQueries(launch, stream_);
+    LaunchAttendSplits(launch, stream_);
+    LaunchMergeSplits(launch, stream_);
+  }
   return LaunchStatus("attending");
 }
 

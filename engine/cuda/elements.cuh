@@ -42,6 +42,14 @@ __device__ inline void StoreAny(DType dtype, float value, void* to, int64_t inde
   }
 }
 
+__device__ inline float LargestFinite(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16: return 0x1.fep127F;
+    case DType::kF16: return 65504.0F;
+    default: return 0x1.fffffep127F;
+  }
+}
+
 // body(Element{}) with the type of a page's elements.
 template <class Body>
 void WithElement(DType dtype, const Body& body) {

@@ -41,6 +41,8 @@ struct PruneLaunch {
   int32_t num_blocks = 0;
   int32_t most_scored = 0;      ///< over the blocks
   int32_t most_candidates = 0;  ///< over the blocks
+  int32_t most_shares = 0;      ///< over the blocks; 0: they are not scored by LaunchDecodeScore
+  bool turns = false;           ///< keys are not used as they are stored
 };
 /// Queries of the scored rows, turned, rounded to kv_dtype, times what unrotated keys lack; for
 /// `bounds` their positive parts, then their negative parts.
@@ -49,6 +51,11 @@ void LaunchStageQueries(const PruneLaunch& launch, cudaStream_t stream);
 void LaunchScoreKeys(const PruneLaunch& launch, cudaStream_t stream);
 /// The same by `descent`.
 void LaunchScoreDescent(const PruneLaunch& launch, cudaStream_t stream);
+/// Scores by `bounds` or `exact`, and the log-sum-exp's partial sums, of blocks for which
+/// IsDecodeStage().
+void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream);
+/// The log-sum-exp of each row of scores, as one partial sum.
+void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream);
 /// One rank for each candidate, over all heads and rows.
 void LaunchRank(const PruneLaunch& launch, cudaStream_t stream);
 /// The num_selected best of each block, in ascending order.
@@ -64,9 +71,11 @@ struct AttendLaunch {
   const AttendLayout* layouts = nullptr;  ///< [num_blocks]
   float* workspace = nullptr;             ///< what the layouts' offsets count from
   int32_t num_blocks = 0;
-  int32_t most_rows = 0;    ///< of a KV head, over the blocks
-  int32_t most_splits = 0;  ///< over the blocks
-  bool small = false;       ///< all blocks have few rows: RowsOfTile
+  int32_t most_rows = 0;                  ///< of a KV head, over the blocks
+  int32_t most_splits = 0;                ///< over the blocks
+  AttendKind kind = AttendKind::kDecode;  ///< of all blocks
+  bool turns = false;                     ///< keys have rotary pairs
+  int32_t* counters = nullptr;  ///< [num_blocks, num_kv_heads], 0 before and after a launch
 };
 /// Queries turned and rounded.
 void LaunchAttendQueries(const AttendLaunch& launch, cudaStream_t stream);
@@ -74,5 +83,8 @@ void LaunchAttendQueries(const AttendLaunch& launch, cudaStream_t stream);
 void LaunchAttendSplits(const AttendLaunch& launch, cudaStream_t stream);
 /// Splits merged in order, normalised, written.
 void LaunchMergeSplits(const AttendLaunch& launch, cudaStream_t stream);
+
+/// All of that at once, for blocks that are AttendKind::kDecode.
+void LaunchDecodeAttend(const AttendLaunch& launch, cudaStream_t stream);
 
 }  // namespace longshore::cuda

@@ -1,6 +1,7 @@
 #include "engine/cuda/launch_shape.h"
 
 #include "engine/algo/regions.h"
+#include "engine/algo/rope.h"
 
 namespace longshore::cuda {
 namespace {
@@ -10,6 +11,13 @@ constexpr int64_t kFewestKeysOfSplit = 256;
 constexpr int64_t kMostSplits = 64;
 // A block of many rows is many thread blocks already.
 constexpr int64_t kFewestKeysOfLargeSplit = 16384;
+
+// Thread blocks of a decode step on one large GPU, all at once. Constants, so that results do not
+// depend on which one it is.
+constexpr int64_t kDecodeSplits = 256;
+constexpr int64_t kDecodeSplitKeys = 128;  // what the warps of a thread block attend with at once
+constexpr int64_t kScoreShares = 128;
+constexpr int32_t kScoreWarps = 8;
 
 // Float offsets of parts that follow each other, each on a line of its own.
 class Offsets {
@@ -27,6 +35,18 @@ class Offsets {
 };
 
 }  // namespace
+
+bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block) {
+  const AttentionShape& shape = args.shape;
+  const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
+  const bool depth = shape.head_dim == 64 || shape.head_dim == 128 ||
+                     (shape.head_dim == 256 && args.stage.selector == Selector::kExact);
+  const bool selector =
+      args.stage.selector == Selector::kBounds || args.stage.selector == Selector::kExact;
+  const int32_t rows = ScoredRows(block.block.rows, args.query_stride) * shape.GroupSize();
+  return element && depth && selector && rows <= 8 && block.block.rope.pairs % 4 == 0 &&
+         !KeyIdsDependOnQuery(block.rule.style);
+}
 
 int32_t KeysOfCandidate(const PruningStage& stage) {
   switch (stage.selector) {
@@ -51,11 +71,31 @@ StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t 
     const int64_t rows = int64_t{layout.scored} * args.shape.num_heads;
     layout.queries = offsets.Take(rows * StageDepth(args));
     layout.scores = offsets.Take(rows * layout.score_stride);
-    layout.shift = offsets.Take(rows);
+    layout.partials = 1;
+    if (IsDecodeStage(args, block)) {
+      // A warp takes a tile of 16 keys or summaries, or as many as a candidate has.
+      const int64_t units = CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage),
+                                    Max(16, KeysOfCandidate(args.stage)));
+      const int64_t teams = kScoreWarps / Min(kScoreWarps, args.shape.num_kv_heads);
+      layout.shares = static_cast<int32_t>(Min(kScoreShares, CeilDiv(units, teams)));
+      layout.partials = static_cast<int32_t>(layout.shares * teams);
+    }
+    layout.partial_max = offsets.Take(rows * layout.partials);
+    layout.partial_sum = offsets.Take(rows * layout.partials);
     layout.rank = offsets.Take(layout.candidates);
   }
   layout.end = offsets.next();
   return layout;
+}
+
+AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block) {
+  const int32_t rows = block.block.rows * shape.GroupSize();
+  const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
+  const bool depth = shape.head_dim % 64 == 0 && rows <= (shape.head_dim <= 128 ? 16 : 8);
+  if (element && depth && block.block.rope.pairs % 4 == 0) {
+    return AttendKind::kDecode;
+  }
+  return rows <= 16 ? AttendKind::kFewRows : AttendKind::kManyRows;
 }
 
 AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin) {
@@ -64,9 +104,19 @@ AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block,
   layout.keys = SinkTokens(block) + int64_t{block.num_selected} * block.selected_chunk_tokens +
                 Max(0, end - block.block.regions.middle_end);
   layout.rows = block.block.rows * shape.GroupSize();
-  const int64_t fewest =
-      RowsOfTile(layout.rows) == 16 ? kFewestKeysOfSplit : kFewestKeysOfLargeSplit;
-  const int64_t keys_of_split = RoundUp(Max(fewest, CeilDiv(layout.keys, kMostSplits)), kTileKeys);
+  int64_t fewest = kFewestKeysOfLargeSplit;
+  int64_t most = kMostSplits;
+  int64_t multiple = kTileKeys;
+  switch (KindOf(shape, block)) {
+    case AttendKind::kDecode:
+      fewest = kDecodeSplitKeys;
+      most = Max(1, kDecodeSplits / shape.num_kv_heads);
+      multiple = kDecodeSplitKeys;
+      break;
+    case AttendKind::kFewRows: fewest = kFewestKeysOfSplit; break;
+    case AttendKind::kManyRows: break;
+  }
+  const int64_t keys_of_split = RoundUp(Max(fewest, CeilDiv(layout.keys, most)), multiple);
   layout.keys_of_split = static_cast<int32_t>(keys_of_split);
   layout.splits = static_cast<int32_t>(CeilDiv(Max(layout.keys, 1), keys_of_split));
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;

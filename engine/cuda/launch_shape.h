@@ -23,10 +23,17 @@ struct StageLayout {
   int64_t score_stride = 0;  ///< floats between the scores of two rows
   int64_t queries = 0;       ///< offset in floats of [kv_heads, scored, group, depth]
   int64_t scores = 0;        ///< offset in floats of [kv_heads, scored, group, score_stride]
-  int64_t shift = 0;         ///< offset in floats of [kv_heads, scored, group]
+  int32_t shares = 0;        ///< thread blocks that a decode step's candidates are divided among
+  int32_t partials = 0;      ///< sums that each row's log-sum-exp is made of
+  int64_t partial_max = 0;   ///< offset in floats of [partials, kv_heads, scored, group]
+  int64_t partial_sum = 0;   ///< the same
   int64_t rank = 0;          ///< offset in floats of [candidates]
   int64_t end = 0;           ///< behind all of these
 };
+
+/// Whether blocks of a call are scored by the kernels for decode, which want 16-bit keys of a size
+/// that they know, keys that all queries meet at the same ids, and few rows.
+bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block);
 
 /// Lays out a block behind `begin` floats.
 StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t begin);
@@ -52,31 +59,29 @@ struct AttendLayout {
 
 AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin);
 
-/// Blocks [begin, end) whose layouts fit the workspace together.
-struct BlockRange {
-  int32_t begin = 0;
-  int32_t end = 0;
-};
+/// Which kernel attends.
+enum class AttendKind : uint8_t { kDecode, kFewRows, kManyRows };
+AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block);
 
-/// Rows of a block that a thread block attends with: small for decode, large for prefill.
-constexpr int32_t RowsOfTile(int32_t rows) { return rows <= 16 ? 16 : 64; }
-
-/// The token of the key of rank `rank`: sink, selected chunks and window in order.
-HD inline int64_t TokenOfRank(const AttendBlock& block, int64_t sink_tokens, int64_t rank) {
+/// The token of the key of rank `rank`: sink, selected chunks and window in order. Tokens fit int32
+/// (EngineOptions::kMaxTokens).
+HD inline int32_t TokenOfRank(const AttendBlock& block, int32_t sink_tokens, int32_t rank) {
   if (rank < sink_tokens) {
     return rank;
   }
-  rank -= sink_tokens;
-  const int64_t selected = int64_t{block.num_selected} * block.selected_chunk_tokens;
-  if (rank < selected) {
-    return block.selected[rank / block.selected_chunk_tokens] + rank % block.selected_chunk_tokens;
+  const auto of_middle = static_cast<uint32_t>(rank - sink_tokens);
+  const auto chunk = static_cast<uint32_t>(block.selected_chunk_tokens);
+  if (of_middle < static_cast<uint32_t>(block.num_selected) * chunk) {
+    return block.selected[of_middle / chunk] + static_cast<int32_t>(of_middle % chunk);
   }
-  return block.block.regions.middle_end + (rank - selected);
+  return static_cast<int32_t>(block.block.regions.middle_end) +
+         static_cast<int32_t>(of_middle - static_cast<uint32_t>(block.num_selected) * chunk);
 }
 
 /// Sink tokens that the block sees.
-HD inline int64_t SinkTokens(const AttendBlock& block) {
-  return Min(block.block.regions.sink_end, block.block.first_position + block.block.rows);
+HD inline int32_t SinkTokens(const AttendBlock& block) {
+  return static_cast<int32_t>(
+      Min(block.block.regions.sink_end, block.block.first_position + block.block.rows));
 }
 
 }  // namespace longshore::cuda

@@ -6,14 +6,6 @@ namespace {
 
 constexpr int32_t kWarps = 8;
 
-__device__ float LargestFinite(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16: return 0x1.fep127F;
-    case DType::kF16: return 65504.0F;
-    default: return 0x1.fffffep127F;
-  }
-}
-
 // One row of one head: a warp. Heads (x), blocks (y).
 __global__ void __launch_bounds__(kWarps * 32)
     MergeSplits(const __grid_constant__ AttendLaunch launch) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
@@ -9,6 +10,24 @@ namespace longshore {
 
 std::vector<CaseStep> UsualSteps() {
   return {{StepKind::kAppend, 570}, {StepKind::kPrefill, 70}, {StepKind::kDecode, 1, 36}};
+}
+
+std::vector<std::tuple<std::string, ConformanceCase>> OnBackends(
+    const std::vector<ConformanceCase>& cases) {
+  std::vector<std::tuple<std::string, ConformanceCase>> all;
+  for (const std::string& backend : TestBackends()) {
+    for (const ConformanceCase& test : cases) {
+      all.emplace_back(backend, test);
+      if (backend == "cuda" && test.model.kv_dtype == DType::kF32) {
+        ConformanceCase stored = test;
+        stored.name += "StoredAsBf16";
+        stored.model.kv_dtype = DType::kBf16;
+        stored.logit_size *= 4.0;  // a few elements go the other way in the longest of these
+        all.emplace_back(backend, stored);
+      }
+    }
+  }
+  return all;
 }
 
 std::string ConformanceName(const ::testing::TestParamInfo<ConformanceTest::ParamType>& info) {

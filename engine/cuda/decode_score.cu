@@ -1,0 +1,347 @@
+#include "engine/cuda/decode_queries.cuh"
+#include "engine/cuda/kernels.h"
+#include "engine/cuda/scale.cuh"
+#include "engine/cuda/turn_staged.cuh"
+
+namespace longshore::cuda {
+namespace {
+
+constexpr int32_t kWarps = 8;
+constexpr int32_t kThreads = 32 * kWarps;
+constexpr int32_t kColumns = 8;
+constexpr int32_t kTileRows = 16;
+constexpr int32_t kStagedBytes = 16384;  // of a warp, on their way
+constexpr float kLog2E = 1.44269504F;
+
+// Running log-sum-exp, in base 2.
+struct LogSum {
+  float max = -INFINITY;
+  float sum = 0.0F;
+
+  __device__ void Add(float score) {
+    const float larger = fmaxf(max, score);
+    sum = sum * exp2f((max - larger) * kLog2E) + exp2f((score - larger) * kLog2E);
+    max = larger;
+  }
+  __device__ void Merge(const LogSum& other) {
+    const float larger = fmaxf(max, other.max);
+    if (larger == -INFINITY) {
+      return;  // differences of infinities are not numbers
+    }
+    sum = sum * exp2f((max - larger) * kLog2E) + other.sum * exp2f((other.max - larger) * kLog2E);
+    max = larger;
+  }
+};
+
+// Which tiles of 16 rows a warp scores: those of some KV heads, every so many units of whole
+// candidates.
+struct WarpShare {
+  int32_t heads;  // that the warps of a thread block divide up
+  int32_t head;   // the first of this warp
+  int32_t unit;   // the first of this warp
+  int32_t unit_step;
+  int32_t units;  // of the block
+  int32_t tiles_of_unit;
+};
+
+// The scores of one KV head's queries against the rows of one tile: summaries of 16 chunks, or 16
+// keys. Rows are copied kStages ahead.
+template <class Element, int32_t kRowDepth, bool kTurns>
+struct WarpScores {
+  static constexpr int32_t kStages = kStagedBytes / (kTileRows * kRowDepth * 2);
+  using Rows = StagedRows<kRowDepth, true>;
+  using Queries = DecodeQueries<Element, kRowDepth, kColumns>;
+
+  const PruneLaunch& launch;
+  const PruneBlock& prune;
+  const StageLayout& layout;
+  int32_t kv_head;
+  int32_t keys_of_candidate;
+  int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+
+  // The row of tile `tile` that this lane finds: key or summary.
+  struct Place {
+    const std::byte* row;
+    int64_t id;
+  };
+  __device__ Place Find(int32_t tile) const {
+    const int32_t index =
+        min(tile * kTileRows + lane % kTileRows, layout.candidates * keys_of_candidate - 1);
+    const int32_t candidate = index / keys_of_candidate;
+    const int32_t token =
+        prune.Candidate(candidate, launch.stage.chunk_tokens) + index % keys_of_candidate;
+    const KvView& kv = prune.block.kv;
+    if (launch.stage.selector == Selector::kBounds) {
+      const SummaryKind kind =
+          PruneKeysAreUnrotated(prune.rule.style) ? SummaryKind::kUnrotated : SummaryKind::kRotated;
+      return {kv.Summary(kind, token) + int64_t{2} * kv_head * kv.head_bytes, 0};
+    }
+    return {kv.Keys(token) + int64_t{kv_head} * kv.head_bytes,
+            PruneKeyId(prune.rule, 0, token, candidate)};
+  }
+
+  __device__ int64_t Send(int32_t tile, Rows* to) const {
+    const Place place = Find(tile);
+#pragma unroll 4
+    for (int32_t step = 0; step < Rows::kSteps; ++step) {
+      const int32_t at = 32 * step + lane;
+      const int32_t row = at / Rows::kChunks;
+      const int32_t chunk = at % Rows::kChunks;
+      const auto from = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(place.row), row);
+      CopyAsync(to->At(row, chunk), reinterpret_cast<const std::byte*>(from) + 16 * chunk);
+    }
+    return place.id;
+  }
+
+  __device__ Accumulator Score(const Queries& queries, Rows* rows) const {
+    Accumulator scores;
+#pragma unroll
+    for (int32_t g = 0; g < kRowDepth / 32; ++g) {
+      const uint4 upper = *rows->At(lane / 4, 4 * g + lane % 4);
+      const uint4 lower = *rows->At(lane / 4 + 8, 4 * g + lane % 4);
+      const uint4 query = queries.Fragment(0, g, lane);
+      Multiply<Element>(upper.x, lower.x, upper.y, lower.y, query.x, query.y, &scores);
+      Multiply<Element>(upper.z, lower.z, upper.w, lower.w, query.z, query.w, &scores);
+    }
+    return scores;
+  }
+
+  // The tile with number `count` of this warp's share.
+  __device__ static int32_t TileOf(const WarpShare& share, int32_t count) {
+    return (share.unit + count / share.tiles_of_unit * share.unit_step) * share.tiles_of_unit +
+           count % share.tiles_of_unit;
+  }
+
+  // All tiles of the share; what is found of each column in `sums`.
+  __device__ void Run(const WarpShare& share,
+                      const Queries& queries,
+                      Rows (&rows)[kStages],
+                      LogSum (&sums)[2]) const {
+    const int32_t tiles =
+        share.unit >= share.units
+            ? 0
+            : ((share.units - 1 - share.unit) / share.unit_step + 1) * share.tiles_of_unit;
+    int64_t ids[kStages];
+#pragma unroll
+    for (int32_t stage = 0; stage < kStages; ++stage) {
+      ids[stage] = stage < tiles ? Send(TileOf(share, stage), &rows[stage]) : 0;
+      CommitAsync();
+    }
+    float best[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};  // [side][rows]
+    for (int32_t first = 0; first < tiles; first += kStages) {
+#pragma unroll
+      for (int32_t stage = 0; stage < kStages; ++stage) {
+        const int32_t count = first + stage;
+        if (count >= tiles) {
+          break;
+        }
+        WaitAsync<kStages - 1>();
+        __syncwarp();
+        if constexpr (kTurns) {
+          TurnStaged<Element>(prune.block.rope, ids[stage], &rows[stage]);
+          __syncwarp();
+        }
+        const Accumulator scores = Score(queries, &rows[stage]);
+        __syncwarp();
+        if (count + kStages < tiles) {
+          ids[stage] = Send(TileOf(share, count + kStages), &rows[stage]);
+        }
+        CommitAsync();
+        Keep(scores, TileOf(share, count), best, sums);
+      }
+    }
+  }
+
+  // The best key of each candidate: those of lanes i that are equal up to a candidate's size, then
+  // of both halves of a tile, then of several tiles.
+  __device__ void Keep(const Accumulator& scores,
+                       int32_t tile,
+                       float (&best)[2][2],
+                       LogSum (&sums)[2]) const {
+    const int32_t i = lane / 4;
+    const bool ends = (tile + 1) * kTileRows % keys_of_candidate == 0;
+    const int32_t lanes = min(keys_of_candidate, 8);
+#pragma unroll
+    for (int32_t side = 0; side < 2; ++side) {
+      float upper = fmaxf(best[side][0], scores.c[side]);
+      float lower = fmaxf(best[side][1], scores.c[2 + side]);
+      if (!ends) {
+        best[side][0] = upper;
+        best[side][1] = lower;
+        continue;
+      }
+      best[side][0] = -INFINITY;
+      best[side][1] = -INFINITY;
+      for (int32_t step = 1; step < lanes; step *= 2) {
+        upper = fmaxf(upper, __shfl_xor_sync(0xffffffffu, upper, 4 * step));
+        lower = fmaxf(lower, __shfl_xor_sync(0xffffffffu, lower, 4 * step));
+      }
+      const int32_t column = 2 * (lane % 4) + side;
+      const bool mine = i % lanes == 0 && column < layout.scored * launch.shape.GroupSize();
+      if (keys_of_candidate >= 16) {
+        Write(mine, column, (tile * kTileRows) / keys_of_candidate, fmaxf(upper, lower),
+              &sums[side]);
+      } else {
+        const int32_t first = tile * (kTileRows / keys_of_candidate) + i / lanes;
+        Write(mine, column, first, upper, &sums[side]);
+        Write(mine, column, first + 8 / lanes, lower, &sums[side]);
+      }
+    }
+  }
+
+  __device__ void Write(bool mine,
+                        int32_t column,
+                        int32_t candidate,
+                        float raw,
+                        LogSum* sum) const {
+    if (!mine || candidate >= layout.candidates) {
+      return;
+    }
+    const float score = Scaled(launch.shape, raw);
+    const int64_t row = int64_t{kv_head} * layout.scored * launch.shape.GroupSize() + column;
+    launch.workspace[layout.scores + row * layout.score_stride + candidate] = score;
+    sum->Add(score);
+  }
+};
+
+template <class Element, int32_t kRowDepth>
+struct Shared {
+  StagedRows<kRowDepth, true> rows[kWarps][kStagedBytes / (kTileRows * kRowDepth * 2)];
+  DecodeQueries<Element, kRowDepth, kColumns> queries[kWarps];
+};
+
+// The queries of one KV head, by one warp; for `bounds` their positive and their negative parts.
+template <class Element, int32_t kRowDepth>
+__device__ void LoadQueries(const PruneLaunch& launch,
+                            const PruneBlock& prune,
+                            const StageLayout& layout,
+                            int32_t kv_head,
+                            DecodeQueries<Element, kRowDepth, kColumns>* queries) {
+  const AttentionShape& shape = launch.shape;
+  const int32_t group = shape.GroupSize();
+  const bool splits_signs = launch.stage.selector == Selector::kBounds;
+  const float angle_scale =
+      PruneKeysAreUnrotated(prune.rule.style) ? prune.block.rope.attention_scaling : 1.0F;
+  for (auto at = static_cast<int32_t>(threadIdx.x) % 32; at < kColumns * shape.head_dim; at += 32) {
+    const int32_t column = at / shape.head_dim;
+    const int32_t index = at % shape.head_dim;
+    const int32_t scored = column / group;
+    Element value = ElementOf<Element>(0.0F);
+    if (scored < layout.scored) {
+      const int32_t row = layout.first_row + scored * launch.query_stride;
+      const int64_t head = (int64_t{prune.block.first_row} + row) * shape.num_heads +
+                           kv_head * group + column % group;
+      const int64_t id =
+          PruneQueryId(prune.rule, prune.block.first_position + row, layout.candidates);
+      value = ElementOf<Element>(
+          TurnedQuery(launch.q, prune.block.rope, head * shape.head_dim, index, id, angle_scale));
+    }
+    Element* to = queries->at + column * queries->kPitch + index;
+    if (splits_signs) {
+      const float whole = ToFloat(value);
+      to[0] = ElementOf<Element>(fmaxf(whole, 0.0F));
+      to[shape.head_dim] = ElementOf<Element>(fminf(whole, 0.0F));
+    } else {
+      to[0] = value;
+    }
+  }
+}
+
+// A share of a block's candidates (x), one block (y).
+template <class Element, int32_t kRowDepth, bool kTurns>
+__global__ void __launch_bounds__(kThreads, 1)
+    DecodeScore(const __grid_constant__ PruneLaunch launch, int32_t keys_of_candidate) {
+  extern __shared__ __align__(16) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<Element, kRowDepth>*>(shared_bytes);
+  const StageLayout& layout = launch.layouts[blockIdx.y];
+  const PruneBlock& prune = launch.blocks[blockIdx.y];
+  const AttentionShape& shape = launch.shape;
+  if (layout.scored == 0 || static_cast<int32_t>(blockIdx.x) >= layout.shares) {
+    return;
+  }
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t heads = min(kWarps, shape.num_kv_heads);
+  const int32_t teams = kWarps / heads;  // of warps that have a head each
+  const int32_t team = warp / heads;
+  if (team >= teams) {
+    return;
+  }
+  const int32_t rows_of_unit = max(kTileRows, keys_of_candidate);
+  const WarpShare share{
+      heads,
+      warp % heads,
+      static_cast<int32_t>(blockIdx.x) * teams + team,
+      layout.shares * teams,
+      static_cast<int32_t>(CeilDiv(int64_t{layout.candidates} * keys_of_candidate, rows_of_unit)),
+      rows_of_unit / kTileRows};
+  auto* queries = &shared.queries[warp];
+  for (int32_t kv_head = share.head; kv_head < shape.num_kv_heads; kv_head += heads) {
+    LoadQueries<Element, kRowDepth>(launch, prune, layout, kv_head, queries);
+    __syncwarp();
+    const WarpScores<Element, kRowDepth, kTurns> scores{launch, prune, layout, kv_head,
+                                                        keys_of_candidate};
+    LogSum sums[2];
+    scores.Run(share, *queries, shared.rows[warp], sums);
+    __syncwarp();
+#pragma unroll
+    for (int32_t side = 0; side < 2; ++side) {
+      for (int32_t step = 4; step < 32; step *= 2) {
+        sums[side].Merge({__shfl_xor_sync(0xffffffffu, sums[side].max, step),
+                          __shfl_xor_sync(0xffffffffu, sums[side].sum, step)});
+      }
+      const int32_t column = 2 * lane + side;
+      if (lane < 4 && column < layout.scored * shape.GroupSize()) {
+        const int64_t rows = int64_t{layout.scored} * shape.num_heads;
+        const int64_t row = int64_t{kv_head} * layout.scored * shape.GroupSize() + column;
+        const int64_t at = share.unit * rows + row;
+        launch.workspace[layout.partial_max + at] = sums[side].max;
+        launch.workspace[layout.partial_sum + at] = sums[side].sum;
+      }
+    }
+  }
+}
+
+template <class Element, int32_t kRowDepth, bool kTurns>
+void Launch(const PruneLaunch& launch, cudaStream_t stream) {
+  const dim3 grid(static_cast<uint32_t>(launch.most_shares),
+                  static_cast<uint32_t>(launch.num_blocks));
+  constexpr auto kBytes = static_cast<int32_t>(sizeof(Shared<Element, kRowDepth>));
+  const auto kernel = DecodeScore<Element, kRowDepth, kTurns>;
+  static const cudaError_t kRoom =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  (void)kRoom;  // shows as a launch that fails
+  kernel<<<grid, kThreads, kBytes, stream>>>(launch, KeysOfCandidate(launch.stage));
+}
+
+template <class Element, int32_t kDepth>
+void LaunchOfDepth(const PruneLaunch& launch, cudaStream_t stream) {
+  if (launch.stage.selector == Selector::kBounds) {
+    Launch<Element, 2 * kDepth, false>(launch, stream);
+  } else if (launch.turns) {
+    Launch<Element, kDepth, true>(launch, stream);
+  } else {
+    Launch<Element, kDepth, false>(launch, stream);
+  }
+}
+
+template <class Element>
+void LaunchOfElement(const PruneLaunch& launch, cudaStream_t stream) {
+  switch (launch.shape.head_dim) {
+    case 64: LaunchOfDepth<Element, 64>(launch, stream); return;
+    case 128: LaunchOfDepth<Element, 128>(launch, stream); return;
+    default: LaunchOfDepth<Element, 256>(launch, stream); return;
+  }
+}
+
+}  // namespace
+
+void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream) {
+  if (launch.shape.kv_dtype == DType::kBf16) {
+    LaunchOfElement<Bf16>(launch, stream);
+  } else {
+    LaunchOfElement<F16>(launch, stream);
+  }
+}
+
+}  // namespace longshore::cuda

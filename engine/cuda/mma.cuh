@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cuda/elements.cuh"
+
+// Warp-wide products of 16-bit elements with fp32 sums, as PTX's mma.m16n8k16 lays them out. With
+// i = lane / 4 and j = lane % 4 a lane holds
+//
+//   A [16, 16]  a0 (row i, k 2j..), a1 (row i + 8, k 2j..), a2 (row i, k 2j + 8..), a3 (i + 8, ...)
+//   B [16, 8]   b0 (k 2j.., column i), b1 (k 2j + 8.., column i)
+//   C [16, 8]   c0, c1 (row i, columns 2j, 2j + 1), c2, c3 (row i + 8)
+//
+// A sum over k does not mind in which order its terms come, as long as A and B agree: that is what
+// lets lanes load 16 bytes of a row at once instead of its fragments one by one.
+namespace longshore::cuda {
+
+struct Accumulator {
+  float c[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+};
+
+// sum += A B.
+template <class Element>
+__device__ inline void Multiply(uint32_t a0,
+                                uint32_t a1,
+                                uint32_t a2,
+                                uint32_t a3,
+                                uint32_t b0,
+                                uint32_t b1,
+                                Accumulator* sum) {
+  float* c = sum->c;
+  if constexpr (std::is_same_v<Element, Bf16>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+// The 8x8 matrix of 16-bit elements whose row i, columns 2j and 2j + 1 each lane holds, transposed.
+__device__ inline uint32_t Transpose(uint32_t pair) {
+  uint32_t out;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// Two elements of a word: `low` in the lower half.
+template <class Element>
+__device__ inline uint32_t PackPair(float low, float high) {
+  uint32_t out;
+  if constexpr (std::is_same_v<Element, Bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  }
+  return out;
+}
+
+template <class Element>
+__device__ inline float2 UnpackPair(uint32_t pair) {
+  if constexpr (std::is_same_v<Element, Bf16>) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  } else {
+    return {ToFloat(F16{static_cast<uint16_t>(pair)}),
+            ToFloat(F16{static_cast<uint16_t>(pair >> 16)})};
+  }
+}
+
+}  // namespace longshore::cuda
