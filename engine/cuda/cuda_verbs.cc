@@ -60,6 +60,15 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
   return most;
 }
 
+template <class Block>
+int32_t MostPairs(std::span<const Block> blocks) {
+  int32_t most = 0;
+  for (const Block& block : blocks) {
+    most = std::max(most, block.block.rope.pairs);
+  }
+  return most;
+}
+
 // Whether `bounds` and `exact` meet keys that are turned.
 bool TurnsKeys(const PruneBlock& block) {
   return block.block.rope.pairs > 0 && !PruneKeysAreUnrotated(block.rule.style);
@@ -103,8 +112,12 @@ absl::StatusOr<int32_t*> CudaBackend::Counters(int64_t count) {
 }
 
 absl::Status CudaBackend::Append(const AppendArgs& args) {
+  // Tensors on the device come from benchmarks alone so far: no transport brings them yet, and the
+  // one that will has to look at them there.
   for (const AppendItem& item : args.items) {
-    RETURN_IF_ERROR(cpu::CheckInputs(args, item));
+    if (args.k.space == MemorySpace::kHost) {
+      RETURN_IF_ERROR(cpu::CheckInputs(args, item));
+    }
   }
   const std::vector<PagePart> parts = SplitAtPages(args.items);
   if (parts.empty()) {
@@ -155,7 +168,8 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .most_scored = MostOf(layouts, &StageLayout::scored),
                      .most_candidates = MostOf(layouts, &StageLayout::candidates),
                      .most_shares = MostOf(layouts, &StageLayout::shares),
-                     .turns = TurnsKeys(blocks.front())};
+                     .turns = TurnsKeys(blocks.front()),
+                     .most_pairs = MostPairs(blocks)};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
   if (launch.most_shares > 0) {
@@ -191,7 +205,7 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
     while (!left.empty()) {
       const auto layouts = TakeLayouts<AttendBlock, AttendLayout>(
           left, [&](const AttendBlock& block, int64_t begin) {
-            return LayOutAttend(args.shape, block, begin);
+            return LayOutAttend(args.shape, block, cluster_, begin);
           });
       RETURN_IF_ERROR(AttendBlocks(args, tensors, left.first(layouts.size()), layouts));
       left = left.subspan(layouts.size());
@@ -226,7 +240,8 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
                       .most_rows = MostOf(layouts, &AttendLayout::rows),
                       .most_splits = MostOf(layouts, &AttendLayout::splits),
                       .kind = KindOf(args.shape, blocks.front()),
-                      .turns = blocks.front().block.rope.pairs > 0};
+                      .most_pairs = MostPairs(blocks),
+                      .cluster = cluster_};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
   if (launch.kind == AttendKind::kDecode) {

@@ -3,8 +3,7 @@
 #include <cstdint>
 
 #include "engine/backend_args.h"
-#include "engine/cuda/mma.cuh"
-#include "engine/cuda/rotate.cuh"
+#include "engine/cuda/turn_staged.cuh"
 
 namespace longshore::cuda {
 
@@ -15,7 +14,7 @@ template <class Element, int32_t kDepth, int32_t kColumns>
 struct DecodeQueries {
   static constexpr int32_t kPitch = kDepth + 8;
 
-  Element at[kColumns * kPitch];
+  alignas(16) Element at[kColumns * kPitch];  // rows are read 16 bytes at a time
 
   // The eight dimensions [32 g + 8 j, + 8) of column i of an n-tile, of which the first four words
   // are b0, b1 of one product and b0, b1 of the next.
@@ -25,22 +24,133 @@ struct DecodeQueries {
   }
 };
 
-// One element of a query head turned by the angle of `id`, times `angle_scale` where it turns.
-__device__ inline float TurnedQuery(const TensorRef& q,
-                                    const RopeRows& rope,
-                                    int64_t first,
-                                    int32_t index,
-                                    int64_t id,
-                                    float angle_scale) {
-  const float value = LoadAny(q.dtype, q.data, first + index);
-  if (index >= 2 * rope.pairs) {
-    return value;
+// Four elements of a tensor's row as fp32.
+__device__ inline float4 LoadFour(const TensorRef& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case DType::kBf16: {
+      const uint2 words =
+          *reinterpret_cast<const uint2*>(static_cast<const Bf16*>(tensor.data) + index);
+      const float2 low = UnpackPair<Bf16>(words.x);
+      const float2 high = UnpackPair<Bf16>(words.y);
+      return {low.x, low.y, high.x, high.y};
+    }
+    case DType::kF16: {
+      const uint2 words =
+          *reinterpret_cast<const uint2*>(static_cast<const F16*>(tensor.data) + index);
+      const float2 low = UnpackPair<F16>(words.x);
+      const float2 high = UnpackPair<F16>(words.y);
+      return {low.x, low.y, high.x, high.y};
+    }
+    default:
+      return *reinterpret_cast<const float4*>(static_cast<const float*>(tensor.data) + index);
   }
-  const TurnPlace place = PlaceOf(rope, index);
-  Turn turn = TurnOf(rope, id, place.pair);
-  turn.cos = __fmul_rn(turn.cos, angle_scale);
-  turn.sin = __fmul_rn(turn.sin, angle_scale);
-  return Turned(turn, place.first, value, LoadAny(q.dtype, q.data, first + place.other));
+}
+
+// Four pairs of a query head, of which the angle of `id` turns all dimensions or none: elements
+// [first, + 4) and [second, + 4) of the head.
+struct PairOfFours {
+  int32_t first;
+  int32_t second;
+  float4 x;
+  float4 y;
+};
+
+// Pairs [4 four, + 4) of the head that begins at `head` in the tensor, times `angle_scale`.
+template <int32_t kDepth>
+__device__ inline PairOfFours TurnedPairs(const TensorRef& q,
+                                          const RopeRows& rope,
+                                          int64_t head,
+                                          int32_t four,
+                                          int64_t id,
+                                          float angle_scale) {
+  const bool interleaved = rope.pairing == RopePairing::kInterleaved;
+  PairOfFours out;
+  out.first = interleaved ? 8 * four : 4 * four;
+  out.second = interleaved ? out.first + 4 : out.first + kDepth / 2;
+  const float4 x = LoadFour(q, head + out.first);
+  const float4 y = LoadFour(q, head + out.second);
+  if (rope.pairs == 0) {
+    out.x = x;
+    out.y = y;
+    return out;
+  }
+  FourTurns turns = FourTurnsOf(rope, id, 4 * four);
+  const auto scale = [angle_scale](float* value) { *value = __fmul_rn(*value, angle_scale); };
+  for (float4* four_of : {&turns.cos, &turns.sin}) {
+    scale(&four_of->x);
+    scale(&four_of->y);
+    scale(&four_of->z);
+    scale(&four_of->w);
+  }
+  const auto first = [](float a, float b, float cos, float sin) {
+    return fmaf(-b, sin, __fmul_rn(a, cos));
+  };
+  const auto second = [](float a, float b, float cos, float sin) {
+    return fmaf(a, sin, __fmul_rn(b, cos));
+  };
+  const float4& c = turns.cos;
+  const float4& n = turns.sin;
+  if (interleaved) {
+    out.x = {first(x.x, x.y, c.x, n.x), second(x.x, x.y, c.x, n.x), first(x.z, x.w, c.y, n.y),
+             second(x.z, x.w, c.y, n.y)};
+    out.y = {first(y.x, y.y, c.z, n.z), second(y.x, y.y, c.z, n.z), first(y.z, y.w, c.w, n.w),
+             second(y.z, y.w, c.w, n.w)};
+  } else {
+    out.x = {first(x.x, y.x, c.x, n.x), first(x.y, y.y, c.y, n.y), first(x.z, y.z, c.z, n.z),
+             first(x.w, y.w, c.w, n.w)};
+    out.y = {second(x.x, y.x, c.x, n.x), second(x.y, y.y, c.y, n.y), second(x.z, y.z, c.z, n.z),
+             second(x.w, y.w, c.w, n.w)};
+  }
+  return out;
+}
+
+// Which query rows a KV head's columns are.
+struct QueryColumns {
+  const TensorRef& q;
+  const AttentionShape& shape;
+  const QueryBlock& block;
+  int32_t first_row;  // of the block
+  int32_t stride;
+  int32_t rows;
+  float angle_scale;
+};
+
+// The columns of KV heads [first_head, first_head + heads), one behind the other, by all threads:
+// turned by id_of(position), rounded to Element and handed to put(head, column, index, four
+// values). Columns that no query has stay as they are: nothing reads what they lead to.
+template <class Element, int32_t kDepth, class IdOf, class Put>
+__device__ void LoadColumns(const QueryColumns& columns,
+                            int32_t first_head,
+                            int32_t heads,
+                            const IdOf& id_of,
+                            const Put& put) {
+  constexpr int32_t kFours = kDepth / 8;
+  const int32_t group = columns.shape.GroupSize();
+  const int32_t used = columns.rows * group;
+  for (auto at = static_cast<int32_t>(threadIdx.x); at < heads * used * kFours;
+       at += static_cast<int32_t>(blockDim.x)) {
+    const int32_t head = at / kFours / used;
+    const int32_t column = at / kFours - head * used;
+    const int32_t row = columns.rows == 1 ? 0 : column / group;
+    const int32_t of_block = columns.first_row + row * columns.stride;
+    const int32_t of_call = (columns.block.first_row + of_block) * columns.shape.num_heads +
+                            (first_head + head) * group + column - row * group;
+    const PairOfFours turned =
+        TurnedPairs<kDepth>(columns.q, columns.block.rope, int64_t{of_call} * kDepth, at % kFours,
+                            id_of(columns.block.first_position + of_block), columns.angle_scale);
+    const auto rounded = [](float4 v) {
+      return float4{RoundTo<Element>(v.x), RoundTo<Element>(v.y), RoundTo<Element>(v.z),
+                    RoundTo<Element>(v.w)};
+    };
+    put(head, column, turned.first, rounded(turned.x));
+    put(head, column, turned.second, rounded(turned.y));
+  }
+}
+
+template <class Element>
+__device__ inline void StoreFour(float4 value, Element* to) {
+  *reinterpret_cast<uint2*>(to) = {PackPair<Element>(value.x, value.y),
+                                   PackPair<Element>(value.z, value.w)};
 }
 
 }  // namespace longshore::cuda

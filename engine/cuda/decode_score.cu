@@ -1,6 +1,7 @@
 #include "engine/cuda/decode_queries.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/scale.cuh"
+#include "engine/cuda/shared_copy.cuh"
 #include "engine/cuda/turn_staged.cuh"
 
 namespace longshore::cuda {
@@ -33,12 +34,9 @@ struct LogSum {
   }
 };
 
-// Which tiles of 16 rows a warp scores: those of some KV heads, every so many units of whole
-// candidates.
+// Which tiles of 16 rows a warp scores: every so many units of whole candidates.
 struct WarpShare {
-  int32_t heads;  // that the warps of a thread block divide up
-  int32_t head;   // the first of this warp
-  int32_t unit;   // the first of this warp
+  int32_t unit;  // the first of this warp
   int32_t unit_step;
   int32_t units;  // of the block
   int32_t tiles_of_unit;
@@ -59,10 +57,10 @@ struct WarpScores {
   int32_t keys_of_candidate;
   int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
 
-  // The row of tile `tile` that this lane finds: key or summary.
+  // The row of a tile that this lane finds: key or summary.
   struct Place {
     const std::byte* row;
-    int64_t id;
+    int32_t id;
   };
   __device__ Place Find(int32_t tile) const {
     const int32_t index =
@@ -77,12 +75,11 @@ struct WarpScores {
       return {kv.Summary(kind, token) + int64_t{2} * kv_head * kv.head_bytes, 0};
     }
     return {kv.Keys(token) + int64_t{kv_head} * kv.head_bytes,
-            PruneKeyId(prune.rule, 0, token, candidate)};
+            static_cast<int32_t>(PruneKeyId(prune.rule, 0, token, candidate))};
   }
 
-  __device__ int64_t Send(int32_t tile, Rows* to) const {
-    const Place place = Find(tile);
-#pragma unroll 4
+  __device__ void Send(const Place& place, Rows* to) const {
+#pragma unroll 8
     for (int32_t step = 0; step < Rows::kSteps; ++step) {
       const int32_t at = 32 * step + lane;
       const int32_t row = at / Rows::kChunks;
@@ -90,7 +87,16 @@ struct WarpScores {
       const auto from = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(place.row), row);
       CopyAsync(to->At(row, chunk), reinterpret_cast<const std::byte*>(from) + 16 * chunk);
     }
-    return place.id;
+  }
+
+  __device__ void FindAngles(int32_t id, FourTurns* angles) const {
+    constexpr int32_t kFours = kRowDepth / 8;
+#pragma unroll 4
+    for (int32_t step = 0; step < kTileRows * kFours / 32; ++step) {
+      const int32_t at = 32 * step + lane;
+      const int32_t row_id = __shfl_sync(0xffffffffu, id, at / kFours);
+      angles[at] = FourTurnsOf(prune.block.rope, row_id, at % kFours * 4);
+    }
   }
 
   __device__ Accumulator Score(const Queries& queries, Rows* rows) const {
@@ -116,15 +122,20 @@ struct WarpScores {
   __device__ void Run(const WarpShare& share,
                       const Queries& queries,
                       Rows (&rows)[kStages],
+                      FourTurns* angles,
                       LogSum (&sums)[2]) const {
     const int32_t tiles =
         share.unit >= share.units
             ? 0
             : ((share.units - 1 - share.unit) / share.unit_step + 1) * share.tiles_of_unit;
-    int64_t ids[kStages];
+    int32_t ids[kStages];
 #pragma unroll
     for (int32_t stage = 0; stage < kStages; ++stage) {
-      ids[stage] = stage < tiles ? Send(TileOf(share, stage), &rows[stage]) : 0;
+      if (stage < tiles) {
+        const Place place = Find(TileOf(share, stage));
+        Send(place, &rows[stage]);
+        ids[stage] = place.id;
+      }
       CommitAsync();
     }
     float best[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};  // [side][rows]
@@ -135,16 +146,23 @@ struct WarpScores {
         if (count >= tiles) {
           break;
         }
+        // What is looked up for later is on its way while this tile is waited for.
+        const bool more = count + kStages < tiles;
+        const Place next = Find(TileOf(share, more ? count + kStages : count));
+        if constexpr (kTurns) {
+          FindAngles(ids[stage], angles);
+        }
         WaitAsync<kStages - 1>();
         __syncwarp();
         if constexpr (kTurns) {
-          TurnStaged<Element>(prune.block.rope, ids[stage], &rows[stage]);
+          TurnStaged<Element, kRowDepth>(prune.block.rope, angles, &rows[stage]);
           __syncwarp();
         }
         const Accumulator scores = Score(queries, &rows[stage]);
         __syncwarp();
-        if (count + kStages < tiles) {
-          ids[stage] = Send(TileOf(share, count + kStages), &rows[stage]);
+        if (more) {
+          Send(next, &rows[stage]);
+          ids[stage] = next.id;
         }
         CommitAsync();
         Keep(scores, TileOf(share, count), best, sums);
@@ -206,55 +224,57 @@ struct WarpScores {
 
 template <class Element, int32_t kRowDepth>
 struct Shared {
+  Uninitialized<PruneBlock> prune;
+  Uninitialized<StageLayout> layout;
   StagedRows<kRowDepth, true> rows[kWarps][kStagedBytes / (kTileRows * kRowDepth * 2)];
-  DecodeQueries<Element, kRowDepth, kColumns> queries[kWarps];
+  DecodeQueries<Element, kRowDepth, kColumns> queries[kWarps];  // of the KV heads
+  // Behind it: FourTurns angles[kWarps][kTileRows * kRowDepth / 8].
 };
 
-// The queries of one KV head, by one warp; for `bounds` their positive and their negative parts.
-template <class Element, int32_t kRowDepth>
+// The queries of some KV heads; for `bounds` their positive and their negative parts.
+template <class Element, int32_t kDepth, int32_t kRowDepth>
 __device__ void LoadQueries(const PruneLaunch& launch,
                             const PruneBlock& prune,
                             const StageLayout& layout,
-                            int32_t kv_head,
+                            int32_t first_head,
+                            int32_t heads,
                             DecodeQueries<Element, kRowDepth, kColumns>* queries) {
   const AttentionShape& shape = launch.shape;
-  const int32_t group = shape.GroupSize();
-  const bool splits_signs = launch.stage.selector == Selector::kBounds;
+  constexpr bool kSplitsSigns = kRowDepth != kDepth;
   const float angle_scale =
       PruneKeysAreUnrotated(prune.rule.style) ? prune.block.rope.attention_scaling : 1.0F;
-  for (auto at = static_cast<int32_t>(threadIdx.x) % 32; at < kColumns * shape.head_dim; at += 32) {
-    const int32_t column = at / shape.head_dim;
-    const int32_t index = at % shape.head_dim;
-    const int32_t scored = column / group;
-    Element value = ElementOf<Element>(0.0F);
-    if (scored < layout.scored) {
-      const int32_t row = layout.first_row + scored * launch.query_stride;
-      const int64_t head = (int64_t{prune.block.first_row} + row) * shape.num_heads +
-                           kv_head * group + column % group;
-      const int64_t id =
-          PruneQueryId(prune.rule, prune.block.first_position + row, layout.candidates);
-      value = ElementOf<Element>(
-          TurnedQuery(launch.q, prune.block.rope, head * shape.head_dim, index, id, angle_scale));
-    }
-    Element* to = queries->at + column * queries->kPitch + index;
-    if (splits_signs) {
-      const float whole = ToFloat(value);
-      to[0] = ElementOf<Element>(fmaxf(whole, 0.0F));
-      to[shape.head_dim] = ElementOf<Element>(fminf(whole, 0.0F));
-    } else {
-      to[0] = value;
-    }
-  }
+  LoadColumns<Element, kDepth>(
+      {launch.q, shape, prune.block, layout.first_row, launch.query_stride, layout.scored,
+       angle_scale},
+      first_head, heads,
+      [&](int64_t position) { return PruneQueryId(prune.rule, position, layout.candidates); },
+      [&](int32_t head, int32_t column, int32_t index, float4 value) {
+        Element* to = queries[head].at + column * queries[head].kPitch + index;
+        if constexpr (kSplitsSigns) {
+          StoreFour(float4{fmaxf(value.x, 0.0F), fmaxf(value.y, 0.0F), fmaxf(value.z, 0.0F),
+                           fmaxf(value.w, 0.0F)},
+                    to);
+          StoreFour(float4{fminf(value.x, 0.0F), fminf(value.y, 0.0F), fminf(value.z, 0.0F),
+                           fminf(value.w, 0.0F)},
+                    to + kDepth);
+        } else {
+          StoreFour(value, to);
+        }
+      });
 }
 
 // A share of a block's candidates (x), one block (y).
-template <class Element, int32_t kRowDepth, bool kTurns>
+template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
 __global__ void __launch_bounds__(kThreads, 1)
     DecodeScore(const __grid_constant__ PruneLaunch launch, int32_t keys_of_candidate) {
+  using SharedMemory = Shared<Element, kRowDepth>;
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared<Element, kRowDepth>*>(shared_bytes);
-  const StageLayout& layout = launch.layouts[blockIdx.y];
-  const PruneBlock& prune = launch.blocks[blockIdx.y];
+  auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
+  CopyToShared(launch.blocks + blockIdx.y, shared.prune.get());
+  CopyToShared(launch.layouts + blockIdx.y, shared.layout.get());
+  __syncthreads();
+  const StageLayout& layout = *shared.layout;
+  const PruneBlock& prune = *shared.prune;
   const AttentionShape& shape = launch.shape;
   if (layout.scored == 0 || static_cast<int32_t>(blockIdx.x) >= layout.shares) {
     return;
@@ -264,26 +284,27 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int32_t heads = min(kWarps, shape.num_kv_heads);
   const int32_t teams = kWarps / heads;  // of warps that have a head each
   const int32_t team = warp / heads;
-  if (team >= teams) {
-    return;
-  }
   const int32_t rows_of_unit = max(kTileRows, keys_of_candidate);
   const WarpShare share{
-      heads,
-      warp % heads,
-      static_cast<int32_t>(blockIdx.x) * teams + team,
-      layout.shares * teams,
+      static_cast<int32_t>(blockIdx.x) * teams + team, layout.shares * teams,
       static_cast<int32_t>(CeilDiv(int64_t{layout.candidates} * keys_of_candidate, rows_of_unit)),
       rows_of_unit / kTileRows};
-  auto* queries = &shared.queries[warp];
-  for (int32_t kv_head = share.head; kv_head < shape.num_kv_heads; kv_head += heads) {
-    LoadQueries<Element, kRowDepth>(launch, prune, layout, kv_head, queries);
-    __syncwarp();
+  auto* angles = reinterpret_cast<FourTurns*>(shared_bytes + sizeof(SharedMemory)) +
+                 warp * kTileRows * (kRowDepth / 8);
+  for (int32_t first_head = 0; first_head < shape.num_kv_heads; first_head += heads) {
+    __syncthreads();
+    LoadQueries<Element, kDepth, kRowDepth>(launch, prune, layout, first_head,
+                                            min(heads, shape.num_kv_heads - first_head),
+                                            shared.queries);
+    __syncthreads();
+    const int32_t kv_head = first_head + warp % heads;
+    if (team >= teams || kv_head >= shape.num_kv_heads) {
+      continue;
+    }
     const WarpScores<Element, kRowDepth, kTurns> scores{launch, prune, layout, kv_head,
                                                         keys_of_candidate};
     LogSum sums[2];
-    scores.Run(share, *queries, shared.rows[warp], sums);
-    __syncwarp();
+    scores.Run(share, shared.queries[warp % heads], shared.rows[warp], angles, sums);
 #pragma unroll
     for (int32_t side = 0; side < 2; ++side) {
       for (int32_t step = 4; step < 32; step *= 2) {
@@ -292,9 +313,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       const int32_t column = 2 * lane + side;
       if (lane < 4 && column < layout.scored * shape.GroupSize()) {
-        const int64_t rows = int64_t{layout.scored} * shape.num_heads;
         const int64_t row = int64_t{kv_head} * layout.scored * shape.GroupSize() + column;
-        const int64_t at = share.unit * rows + row;
+        const int64_t at = row * layout.partials + share.unit;
         launch.workspace[layout.partial_max + at] = sums[side].max;
         launch.workspace[layout.partial_sum + at] = sums[side].sum;
       }
@@ -302,35 +322,37 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <class Element, int32_t kRowDepth, bool kTurns>
+template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(launch.most_shares),
                   static_cast<uint32_t>(launch.num_blocks));
-  constexpr auto kBytes = static_cast<int32_t>(sizeof(Shared<Element, kRowDepth>));
-  const auto kernel = DecodeScore<Element, kRowDepth, kTurns>;
-  static const cudaError_t kRoom =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  (void)kRoom;  // shows as a launch that fails
-  kernel<<<grid, kThreads, kBytes, stream>>>(launch, KeysOfCandidate(launch.stage));
+  const int64_t angles = kTurns ? int64_t{kWarps} * kTileRows * (kRowDepth / 8) : 0;
+  const auto bytes =
+      static_cast<int32_t>(sizeof(Shared<Element, kRowDepth>) + angles * sizeof(FourTurns));
+  const auto kernel = DecodeScore<Element, kDepth, kRowDepth, kTurns>;
+  // Shows as a launch that fails.
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  kernel<<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(launch,
+                                                                 KeysOfCandidate(launch.stage));
 }
 
 template <class Element, int32_t kDepth>
 void LaunchOfDepth(const PruneLaunch& launch, cudaStream_t stream) {
   if (launch.stage.selector == Selector::kBounds) {
-    Launch<Element, 2 * kDepth, false>(launch, stream);
+    Launch<Element, kDepth, 2 * kDepth, false>(launch, stream);
   } else if (launch.turns) {
-    Launch<Element, kDepth, true>(launch, stream);
+    Launch<Element, kDepth, kDepth, true>(launch, stream);
   } else {
-    Launch<Element, kDepth, false>(launch, stream);
+    Launch<Element, kDepth, kDepth, false>(launch, stream);
   }
 }
 
 template <class Element>
 void LaunchOfElement(const PruneLaunch& launch, cudaStream_t stream) {
-  switch (launch.shape.head_dim) {
-    case 64: LaunchOfDepth<Element, 64>(launch, stream); return;
-    case 128: LaunchOfDepth<Element, 128>(launch, stream); return;
-    default: LaunchOfDepth<Element, 256>(launch, stream); return;
+  if (launch.shape.head_dim == 64) {
+    LaunchOfDepth<Element, 64>(launch, stream);
+  } else {
+    LaunchOfDepth<Element, 128>(launch, stream);
   }
 }
 

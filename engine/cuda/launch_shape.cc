@@ -14,10 +14,14 @@ constexpr int64_t kFewestKeysOfLargeSplit = 16384;
 
 // Thread blocks of a decode step on one large GPU, all at once. Constants, so that results do not
 // depend on which one it is.
-constexpr int64_t kDecodeSplits = 256;
-constexpr int64_t kDecodeSplitKeys = 128;  // what the warps of a thread block attend with at once
+constexpr int64_t kDecodeBlocks = 256;
 constexpr int64_t kScoreShares = 128;
 constexpr int32_t kScoreWarps = 8;
+
+// Whether rotary tables turn all dimensions or none.
+bool TurnsWhole(const AttentionShape& shape, const RopeRows& rope) {
+  return rope.pairs == 0 || 2 * rope.pairs == shape.head_dim;
+}
 
 // Float offsets of parts that follow each other, each on a line of its own.
 class Offsets {
@@ -39,12 +43,11 @@ class Offsets {
 bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block) {
   const AttentionShape& shape = args.shape;
   const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
-  const bool depth = shape.head_dim == 64 || shape.head_dim == 128 ||
-                     (shape.head_dim == 256 && args.stage.selector == Selector::kExact);
+  const bool depth = shape.head_dim == 64 || shape.head_dim == 128;
   const bool selector =
       args.stage.selector == Selector::kBounds || args.stage.selector == Selector::kExact;
   const int32_t rows = ScoredRows(block.block.rows, args.query_stride) * shape.GroupSize();
-  return element && depth && selector && rows <= 8 && block.block.rope.pairs % 4 == 0 &&
+  return element && depth && selector && rows <= 8 && TurnsWhole(shape, block.block.rope) &&
          !KeyIdsDependOnQuery(block.rule.style);
 }
 
@@ -92,13 +95,16 @@ AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block) {
   const int32_t rows = block.block.rows * shape.GroupSize();
   const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
   const bool depth = shape.head_dim % 64 == 0 && rows <= (shape.head_dim <= 128 ? 16 : 8);
-  if (element && depth && block.block.rope.pairs % 4 == 0) {
+  if (element && depth && TurnsWhole(shape, block.block.rope)) {
     return AttendKind::kDecode;
   }
   return rows <= 16 ? AttendKind::kFewRows : AttendKind::kManyRows;
 }
 
-AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin) {
+AttendLayout LayOutAttend(const AttentionShape& shape,
+                          const AttendBlock& block,
+                          int32_t cluster,
+                          int64_t begin) {
   AttendLayout layout;
   const int64_t end = block.block.first_position + block.block.rows;
   layout.keys = SinkTokens(block) + int64_t{block.num_selected} * block.selected_chunk_tokens +
@@ -108,17 +114,22 @@ AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block,
   int64_t most = kMostSplits;
   int64_t multiple = kTileKeys;
   switch (KindOf(shape, block)) {
-    case AttendKind::kDecode:
-      fewest = kDecodeSplitKeys;
-      most = Max(1, kDecodeSplits / shape.num_kv_heads);
-      multiple = kDecodeSplitKeys;
+    case AttendKind::kDecode: {
+      const DecodeTeams teams = DecodeTeamsOf(shape);
+      fewest = 16 * int64_t{teams.teams};
+      most = Max(1, kDecodeBlocks / CeilDiv(shape.num_kv_heads, teams.heads));
+      multiple = fewest;
       break;
+    }
     case AttendKind::kFewRows: fewest = kFewestKeysOfSplit; break;
     case AttendKind::kManyRows: break;
   }
   const int64_t keys_of_split = RoundUp(Max(fewest, CeilDiv(layout.keys, most)), multiple);
   layout.keys_of_split = static_cast<int32_t>(keys_of_split);
   layout.splits = static_cast<int32_t>(CeilDiv(Max(layout.keys, 1), keys_of_split));
+  if (KindOf(shape, block) == AttendKind::kDecode) {
+    layout.splits = static_cast<int32_t>(RoundUp(layout.splits, cluster));
+  }
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
   Offsets offsets(begin);
   layout.queries = offsets.Take(rows * shape.head_dim);

@@ -4,9 +4,10 @@
 namespace longshore::cuda {
 namespace {
 
-constexpr int32_t kBinBits = 9;
+constexpr int32_t kBinBits = 10;
 constexpr int32_t kThreads = 1 << kBinBits;  // one a bin
 constexpr int32_t kWarps = kThreads / 32;
+constexpr uint32_t kAbsent = 0;  // less than the key of any rank
 
 // Unsigned numbers in the order of the ranks; the two zeros are one.
 __device__ uint32_t KeyOf(float rank) {
@@ -14,42 +15,90 @@ __device__ uint32_t KeyOf(float rank) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The sum of the values of the threads before this one, and of all.
-struct Prefix {
-  uint64_t before;
-  uint64_t all;
+// The ranks of a block's candidates, of which each thread has some neighbours: in registers where
+// kOfThread of them are enough, else in memory.
+template <int32_t kOfThread>
+struct Ranks {
+  int32_t first;  // candidate of this thread
+  int32_t count;
+  uint32_t keys[kOfThread];
+
+  __device__ Ranks(const float* rank, int32_t candidates)
+      : first(static_cast<int32_t>(threadIdx.x) * kOfThread),
+        count(max(0, min(kOfThread, candidates - first))) {
+#pragma unroll
+    for (int32_t at = 0; at < kOfThread; at += 4) {
+      if constexpr (kOfThread % 4 == 0) {
+        // Rows of ranks are padded to lines, so that whole words can be read.
+        const float4 four = first + at < candidates
+                                ? __ldcg(reinterpret_cast<const float4*>(rank + first + at))
+                                : float4{};
+        keys[at] = at < count ? KeyOf(four.x) : kAbsent;
+        keys[at + 1] = at + 1 < count ? KeyOf(four.y) : kAbsent;
+        keys[at + 2] = at + 2 < count ? KeyOf(four.z) : kAbsent;
+        keys[at + 3] = at + 3 < count ? KeyOf(four.w) : kAbsent;
+      } else {
+        keys[at] = at < count ? KeyOf(__ldcg(rank + first + at)) : kAbsent;
+      }
+    }
+  }
+  // body(candidate, key) in ascending order.
+  template <class Body>
+  __device__ void ForEach(const Body& body) const {
+#pragma unroll
+    for (int32_t at = 0; at < kOfThread; ++at) {
+      if (keys[at] != kAbsent) {
+        body(first + at, keys[at]);
+      }
+    }
+  }
 };
 
-__device__ Prefix PrefixOf(uint64_t value, uint64_t* shared) {
+template <>
+struct Ranks<0> {
+  const float* rank;
+  int32_t first;
+  int32_t end;
+
+  __device__ Ranks(const float* ranks, int32_t candidates) : rank(ranks) {
+    const auto share = static_cast<int32_t>(CeilDiv(candidates, kThreads));
+    first = min(static_cast<int32_t>(threadIdx.x) * share, candidates);
+    end = min(first + share, candidates);
+  }
+  template <class Body>
+  __device__ void ForEach(const Body& body) const {
+    for (int32_t at = first; at < end; ++at) {
+      body(at, KeyOf(__ldcg(rank + at)));
+    }
+  }
+};
+
+// The sum of the values of the threads before this one.
+__device__ int32_t SumBefore(int32_t value, int32_t* shared) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t warp = threadIdx.x / 32;
-  uint64_t sum = value;
+  int32_t sum = value;
   for (uint32_t step = 1; step < 32; step *= 2) {
-    const uint64_t other = __shfl_up_sync(kWholeWarp, sum, step);
+    const int32_t other = __shfl_up_sync(kWholeWarp, sum, step);
     sum += lane >= step ? other : 0;
   }
   if (lane == 31) {
     shared[warp] = sum;
   }
   __syncthreads();
-  if (warp == 0) {
-    uint64_t warps = lane < kWarps ? shared[lane] : 0;
-    for (uint32_t step = 1; step < 32; step *= 2) {
-      const uint64_t other = __shfl_up_sync(kWholeWarp, warps, step);
-      warps += lane >= step ? other : 0;
-    }
-    if (lane < kWarps) {
-      shared[lane] = warps;
-    }
+  static_assert(kWarps == 32);
+  int32_t warps = shared[lane];
+  for (uint32_t step = 1; step < 32; step *= 2) {
+    const int32_t other = __shfl_up_sync(kWholeWarp, warps, step);
+    warps += lane >= step ? other : 0;
   }
+  const int32_t before = __shfl_sync(kWholeWarp, warps, warp == 0 ? 0 : warp - 1);
   __syncthreads();
-  const Prefix prefix{sum - value + (warp > 0 ? shared[warp - 1] : 0), shared[kWarps - 1]};
-  __syncthreads();
-  return prefix;
+  return sum - value + (warp == 0 ? 0 : before);
 }
 
 struct Shared {
-  uint64_t scan[kWarps];
+  int32_t scan[kWarps];
   uint32_t reduce[kWarps];
   int32_t counts[kThreads];  // of bins
   uint32_t members[kThreads];
@@ -67,15 +116,15 @@ struct Threshold {
 
 // Keys are counted in bins of equal width between the lowest and the highest; the bin that holds
 // the threshold is narrowed down until its members can be compared with each other.
-__device__ Threshold FindThreshold(const float* rank, int32_t count, int32_t keep, Shared* shared) {
+template <class Keys>
+__device__ Threshold FindThreshold(const Keys& keys, int32_t keep, Shared* shared) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   uint32_t low = ~0u;
   uint32_t high = 0;
-  for (int32_t at = thread; at < count; at += kThreads) {
-    const uint32_t key = KeyOf(rank[at]);
+  keys.ForEach([&](int32_t, uint32_t key) {
     low = min(low, key);
     high = max(high, key);
-  }
+  });
   low = BlockReduce<kThreads>(
       low, [](uint32_t a, uint32_t b) { return min(a, b); }, shared->reduce);
   high = BlockReduce<kThreads>(
@@ -89,18 +138,16 @@ __device__ Threshold FindThreshold(const float* rank, int32_t count, int32_t kee
       shared->num_members = 0;
     }
     __syncthreads();
-    for (int32_t at = thread; at < count; at += kThreads) {
-      const uint32_t key = KeyOf(rank[at]);
+    keys.ForEach([&](int32_t, uint32_t key) {
       if (key >= low && key <= high) {
         atomicAdd(&shared->counts[(key - low) >> shift], 1);
       }
-    }
+    });
     __syncthreads();
     // Thread t has the t-th bin from the top.
     const int32_t bin = kThreads - 1 - thread;
     const int32_t here = shared->counts[bin];
-    const auto above =
-        static_cast<int32_t>(PrefixOf(static_cast<uint64_t>(here), shared->scan).before);
+    const int32_t above = SumBefore(here, shared->scan);
     if (above < left && above + here >= left) {
       const uint32_t first = low + (static_cast<uint32_t>(bin) << shift);
       shared->low = first;
@@ -111,25 +158,25 @@ __device__ Threshold FindThreshold(const float* rank, int32_t count, int32_t kee
     low = shared->low;
     high = shared->high;
     left = shared->left;
-    for (int32_t at = thread; at < count; at += kThreads) {
-      const uint32_t key = KeyOf(rank[at]);
+    keys.ForEach([&](int32_t, uint32_t key) {
       if (key >= low && key <= high) {
         const int32_t member = atomicAdd(&shared->num_members, 1);
         if (member < kThreads) {
           shared->members[member] = key;
         }
       }
-    }
+    });
     __syncthreads();
-    if (shared->num_members > kThreads) {
+    const int32_t members = shared->num_members;
+    if (members > kThreads) {
       __syncthreads();
       continue;
     }
-    if (thread < shared->num_members) {
+    if (thread < members) {
       const uint32_t key = shared->members[thread];
       int32_t greater = 0;
       int32_t equal = 0;
-      for (int32_t member = 0; member < shared->num_members; ++member) {
+      for (int32_t member = 0; member < members; ++member) {
         greater += shared->members[member] > key ? 1 : 0;
         equal += shared->members[member] == key ? 1 : 0;
       }
@@ -139,61 +186,60 @@ __device__ Threshold FindThreshold(const float* rank, int32_t count, int32_t kee
       }
     }
     __syncthreads();
-    low = shared->low;
-    left = shared->left;
-    break;
+    return {shared->low, shared->left};
   }
   return {low, left};
 }
 
 // One block of queries: keeps the best candidates, of equal ranks those of the lowest tokens.
+template <int32_t kOfThread>
 __global__ void __launch_bounds__(kThreads) Select(const __grid_constant__ PruneLaunch launch) {
   __shared__ Shared shared;
   const StageLayout& layout = launch.layouts[blockIdx.x];
   const PruneBlock& prune = launch.blocks[blockIdx.x];
   const int32_t chunk = launch.stage.chunk_tokens;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
   if (layout.scored == 0) {
-    for (int32_t at = thread; at < layout.candidates; at += kThreads) {
+    for (auto at = static_cast<int32_t>(threadIdx.x); at < layout.candidates; at += kThreads) {
       prune.selected[at] = prune.Candidate(at, chunk);
     }
     return;
   }
-  const float* rank = launch.workspace + layout.rank;
-  const Threshold threshold = FindThreshold(rank, layout.candidates, prune.num_selected, &shared);
-  // Each thread has some neighbours; what those before it keep says where its own go.
-  const auto share = static_cast<int32_t>(CeilDiv(layout.candidates, kThreads));
-  const int32_t first = thread * share;
-  const int32_t end = min(first + share, layout.candidates);
-  uint32_t greater = 0;
-  uint32_t ties = 0;
-  for (int32_t at = first; at < end; ++at) {
-    const uint32_t key = KeyOf(rank[at]);
+  const Ranks<kOfThread> ranks(launch.workspace + layout.rank, layout.candidates);
+  const Threshold threshold = FindThreshold(ranks, prune.num_selected, &shared);
+  // What the threads before keep says where this one's go.
+  int32_t greater = 0;
+  int32_t ties = 0;
+  ranks.ForEach([&](int32_t, uint32_t key) {
     greater += key > threshold.key ? 1 : 0;
     ties += key == threshold.key ? 1 : 0;
-  }
-  const Prefix prefix = PrefixOf(static_cast<uint64_t>(ties) << 32 | greater, shared.scan);
-  auto ties_before = static_cast<int32_t>(prefix.before >> 32);
-  auto greater_before = static_cast<int32_t>(prefix.before & 0xffffffffu);
+  });
+  int32_t ties_before = SumBefore(ties, shared.scan);
+  int32_t greater_before = SumBefore(greater, shared.scan);
   if (greater == 0 && (ties == 0 || ties_before >= threshold.equal)) {
     return;
   }
-  for (int32_t at = first; at < end; ++at) {
-    const uint32_t key = KeyOf(rank[at]);
+  ranks.ForEach([&](int32_t candidate, uint32_t key) {
     const bool tie = key == threshold.key;
     if (key > threshold.key || (tie && ties_before < threshold.equal)) {
       prune.selected[greater_before + min(ties_before, threshold.equal)] =
-          prune.Candidate(at, chunk);
+          prune.Candidate(candidate, chunk);
     }
     greater_before += key > threshold.key ? 1 : 0;
     ties_before += tie ? 1 : 0;
-  }
+  });
 }
 
 }  // namespace
 
 void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream) {
-  Select<<<static_cast<uint32_t>(launch.num_blocks), kThreads, 0, stream>>>(launch);
+  const auto blocks = static_cast<uint32_t>(launch.num_blocks);
+  if (launch.most_candidates <= kThreads) {
+    Select<1><<<blocks, kThreads, 0, stream>>>(launch);
+  } else if (launch.most_candidates <= 16 * kThreads) {
+    Select<16><<<blocks, kThreads, 0, stream>>>(launch);
+  } else {
+    Select<0><<<blocks, kThreads, 0, stream>>>(launch);
+  }
 }
 
 }  // namespace longshore::cuda

@@ -8,13 +8,10 @@
 
 namespace longshore::cuda {
 
-/// Whether the pairs of a table can be turned four at a time.
-HD inline bool TurnsByFours(const RopeRows& rope) { return rope.pairs % 4 == 0; }
-
 // cos and sin of four consecutive pairs of an id, as TurnOf().
 struct FourTurns {
-  float cos[4];
-  float sin[4];
+  float4 cos;
+  float4 sin;
 };
 
 __device__ inline FourTurns FourTurnsOf(const RopeRows& rope, int64_t id, int32_t pair) {
@@ -37,16 +34,18 @@ __device__ inline FourTurns FourTurnsOf(const RopeRows& rope, int64_t id, int32_
 
 // Turns two words of two elements each: their elements at the same place are pairs.
 template <class Element>
-__device__ inline void TurnHalves(const float* cos,
-                                  const float* sin,
+__device__ inline void TurnHalves(float cos0,
+                                  float cos1,
+                                  float sin0,
+                                  float sin1,
                                   uint32_t* first,
                                   uint32_t* second) {
   const float2 x = UnpackPair<Element>(*first);
   const float2 y = UnpackPair<Element>(*second);
-  *first = PackPair<Element>(fmaf(-y.x, sin[0], __fmul_rn(x.x, cos[0])),
-                             fmaf(-y.y, sin[1], __fmul_rn(x.y, cos[1])));
-  *second = PackPair<Element>(fmaf(x.x, sin[0], __fmul_rn(y.x, cos[0])),
-                              fmaf(x.y, sin[1], __fmul_rn(y.y, cos[1])));
+  *first = PackPair<Element>(fmaf(-y.x, sin0, __fmul_rn(x.x, cos0)),
+                             fmaf(-y.y, sin1, __fmul_rn(x.y, cos1)));
+  *second = PackPair<Element>(fmaf(x.x, sin0, __fmul_rn(y.x, cos0)),
+                              fmaf(x.y, sin1, __fmul_rn(y.y, cos1)));
 }
 
 // Turns a word whose two elements are a pair.
@@ -57,39 +56,46 @@ __device__ inline void TurnNeighbours(float cos, float sin, uint32_t* word) {
       PackPair<Element>(fmaf(-x.y, sin, __fmul_rn(x.x, cos)), fmaf(x.x, sin, __fmul_rn(x.y, cos)));
 }
 
-// Turns staged rows in place and rounds them to Element, a whole warp: row r by the angle of the id
-// that lane r holds. Rows of other lanes are there behind a __syncwarp().
-template <class Element, class Rows>
-__device__ void TurnStaged(const RopeRows& rope, int64_t id, Rows* rows) {
-  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t fours = rope.pairs / 4;
-  const auto words_of = [&](int32_t row, int32_t index) {  // of four elements from `index` on
-    return reinterpret_cast<uint32_t*>(rows->At(row, index / 8)) + index % 8 / 2;
+// Turns four pairs, from pair number `pair` on, of a row in chunks of eight 16-bit elements:
+// chunk_of(index) is chunk `index` of the row.
+template <class Element, int32_t kDepth, class ChunkOf>
+__device__ inline void TurnFour(RopePairing pairing,
+                                int32_t pair,
+                                const FourTurns& turns,
+                                const ChunkOf& chunk_of) {
+  const auto words_of = [&](int32_t index) {  // of four elements from `index` on
+    return reinterpret_cast<uint2*>(chunk_of(index / 8)) + index % 8 / 4;
   };
-  const int32_t steps = (Rows::kRows * fours + 31) / 32;
-#pragma unroll 1
-  for (int32_t step = 0; step < steps; ++step) {
-    const int32_t at = 32 * step + lane;
-    const int32_t row = at / fours;
-    const int32_t pair = at % fours * 4;
-    const int64_t row_id = __shfl_sync(0xffffffffu, id, row);
-    if (row >= Rows::kRows) {
-      continue;
-    }
-    const FourTurns turns = FourTurnsOf(rope, row_id, pair);
-    if (rope.pairing == RopePairing::kInterleaved) {
-      uint32_t* low = words_of(row, 2 * pair);
-      uint32_t* high = words_of(row, 2 * pair + 4);
-      TurnNeighbours<Element>(turns.cos[0], turns.sin[0], low);
-      TurnNeighbours<Element>(turns.cos[1], turns.sin[1], low + 1);
-      TurnNeighbours<Element>(turns.cos[2], turns.sin[2], high);
-      TurnNeighbours<Element>(turns.cos[3], turns.sin[3], high + 1);
-    } else {
-      uint32_t* first = words_of(row, pair);
-      uint32_t* second = words_of(row, rope.pairs + pair);
-      TurnHalves<Element>(turns.cos, turns.sin, first, second);
-      TurnHalves<Element>(turns.cos + 2, turns.sin + 2, first + 1, second + 1);
-    }
+  if (pairing == RopePairing::kInterleaved) {
+    uint2 low = *words_of(2 * pair);
+    uint2 high = *words_of(2 * pair + 4);
+    TurnNeighbours<Element>(turns.cos.x, turns.sin.x, &low.x);
+    TurnNeighbours<Element>(turns.cos.y, turns.sin.y, &low.y);
+    TurnNeighbours<Element>(turns.cos.z, turns.sin.z, &high.x);
+    TurnNeighbours<Element>(turns.cos.w, turns.sin.w, &high.y);
+    *words_of(2 * pair) = low;
+    *words_of(2 * pair + 4) = high;
+    return;
+  }
+  uint2 first = *words_of(pair);
+  uint2 second = *words_of(kDepth / 2 + pair);
+  TurnHalves<Element>(turns.cos.x, turns.cos.y, turns.sin.x, turns.sin.y, &first.x, &second.x);
+  TurnHalves<Element>(turns.cos.z, turns.cos.w, turns.sin.z, turns.sin.w, &first.y, &second.y);
+  *words_of(pair) = first;
+  *words_of(kDepth / 2 + pair) = second;
+}
+
+// Turns the 16 staged rows of a warp in place, all their dimensions, and rounds them to Element.
+//
+//   angles  [16, kDepth / 8] of four pairs each
+template <class Element, int32_t kDepth, class Rows>
+__device__ void TurnStaged(const RopeRows& rope, const FourTurns* angles, Rows* rows) {
+  constexpr int32_t kFours = kDepth / 8;
+#pragma unroll 2
+  for (auto at = static_cast<int32_t>(threadIdx.x) % 32; at < Rows::kRows * kFours; at += 32) {
+    const int32_t row = at / kFours;
+    TurnFour<Element, kDepth>(rope.pairing, at % kFours * 4, angles[at],
+                              [&](int32_t chunk) { return rows->At(row, chunk); });
   }
 }
 
