@@ -50,7 +50,7 @@ ABSL_FLAG(bool,
           false,
           "let --listen and --metrics_listen name a host that is not loopback; there is no "
           "authentication");
-ABSL_FLAG(GivenText, backend, GivenText{}, "what computes: cpu");
+ABSL_FLAG(GivenText, backend, GivenText{}, "what computes: cpu, or cuda where it is built");
 ABSL_FLAG(absl::optional<int32_t>,
           threads,
           absl::nullopt,

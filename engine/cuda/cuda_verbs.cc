@@ -74,15 +74,6 @@ bool TurnsKeys(const PruneBlock& block) {
   return block.block.rope.pairs > 0 && !PruneKeysAreUnrotated(block.rule.style);
 }
 
-// It lies where `out` does.
-TensorRef LogSumExpOf(const AttendArgs& args) {
-  return {.data = args.log_sum_exp,
-          .dtype = DType::kF32,
-          .space = args.out.space,
-          .rank = 2,
-          .shape = {args.out.shape[0], args.shape.num_heads, 0, 0}};
-}
-
 }  // namespace
 
 absl::Status CudaBackend::ReserveWorkspace(int64_t floats) {
@@ -195,8 +186,7 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
   AttendTensors tensors;
   ASSIGN_OR_RETURN(tensors.q, transfers_.Input(args.q));
   ASSIGN_OR_RETURN(tensors.out, transfers_.Output(args.out));
-  const TensorRef log_sum_exp = LogSumExpOf(args);
-  ASSIGN_OR_RETURN(tensors.log_sum_exp, transfers_.Output(log_sum_exp));
+  ASSIGN_OR_RETURN(tensors.log_sum_exp, transfers_.Output(args.log_sum_exp));
   std::vector<AttendBlock> of_kind[3];
   for (const AttendBlock& block : args.blocks) {
     of_kind[static_cast<size_t>(KindOf(args.shape, block))].push_back(block);
@@ -218,8 +208,8 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
       transfers_.Written(tensor, begin, begin + block.block.rows * row_bytes);
     };
     returns(args.out, int64_t{args.shape.num_heads} * args.shape.head_dim);
-    if (log_sum_exp.data != nullptr) {
-      returns(log_sum_exp, args.shape.num_heads);
+    if (args.log_sum_exp.data != nullptr) {
+      returns(args.log_sum_exp, args.shape.num_heads);
     }
   }
   return absl::OkStatus();

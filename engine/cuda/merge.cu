@@ -7,7 +7,7 @@ namespace {
 constexpr int32_t kWarps = 8;
 
 // One row of one head: a warp. Heads (x), blocks (y).
-__global__ void __launch_bounds__(kWarps * 32)
+__global__ void __launch_bounds__(kWarps * 32, 1)
     MergeSplits(const __grid_constant__ AttendLaunch launch) {
   const AttendLayout& layout = launch.layouts[blockIdx.y];
   const AttentionShape& shape = launch.shape;

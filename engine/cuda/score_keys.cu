@@ -60,7 +60,7 @@ struct KeyElement {
 
 // One tile of candidates (x), one KV head (y), one block (z).
 template <class Element>
-__global__ void __launch_bounds__(Dots::kThreads)
+__global__ void __launch_bounds__(Dots::kThreads, 1)
     ScoreKeys(const __grid_constant__ PruneLaunch launch, int32_t keys_of_candidate) {
   __shared__ Dots::Shared shared;
   const StageLayout& layout = launch.layouts[blockIdx.z];

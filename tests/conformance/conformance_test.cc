@@ -34,6 +34,13 @@ std::string ConformanceName(const ::testing::TestParamInfo<ConformanceTest::Para
   return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param).name);
 }
 
+TEST(GpuTest, ConformanceRunsOnCuda) {
+  const std::vector<std::string> backends = TestBackends();
+  if (std::find(backends.begin(), backends.end(), "cuda") == backends.end()) {
+    GTEST_SKIP() << "SKIPPED: no CUDA backend or no GPU: no conformance case ran on a GPU";
+  }
+}
+
 TEST_P(ConformanceTest, MatchesTheOracle) {
   const auto& [backend, test] = GetParam();
   const auto engine = MakeTestEngine(backend);
