@@ -85,7 +85,8 @@ std::vector<StepOutput> Unpack(const ModelShape& model,
 }  // namespace
 
 std::vector<std::string> TestBackends() {
-  // Asked for once: tests are named after them before main() runs. GpuTest says where one is missing.
+  // Asked for once: tests are named after them before main() runs. GpuTest says where one is
+  // missing.
   static const std::vector<std::string> backends = [] {
     std::vector<std::string> there = {"cpu"};
     if (MakeBackend({.name = "cuda"}).ok()) {
