@@ -26,7 +26,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from record import RESULTS, latest
 
-TABLES = ["passkey.jsonl", "perplexity.jsonl", "cpu_decode.jsonl", "quickstart.jsonl", "service.jsonl"]
+TABLES = [
+    *("passkey.jsonl", "perplexity.jsonl", "cpu_decode.jsonl", "quickstart.jsonl"),
+    *("service.jsonl", "cuda_decode.jsonl"),
+]
 # A policy keeps its place and colour in every figure. Others come after these, in grey.
 COLOURS = {"standard": "#1b6ca8", "streaming": "#d1782b", "dense": "#4d4d4d"}
 OTHER_COLOUR = "#9a9a9a"
