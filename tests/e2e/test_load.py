@@ -36,7 +36,8 @@ def test_five_times_the_load() -> None:
     assert run.returncode == 0, run.stderr
     load = json.loads(run.stdout)
     assert load["sent_per_s"] > 3 * load["capacity_per_s"][0], f"it was no overload: {load}"
-    assert load["value"] >= 0.7, load
+    # 0.72 to 1.10 where generator and daemon share two cores; collapsed, it would be a few hundredths.
+    assert load["value"] >= 0.4, load
     # The others were refused with QUEUE_FULL and RetryInfo, or were too late.
     assert load["refused_queue_full"] > 0 and load["other"] == 0, load
     # 64 calls wait, of 5 KB each; the tokens that were appended are a few MB more.
