@@ -36,7 +36,7 @@ constexpr std::chrono::milliseconds kWarmUp{200};
 void Check(bool ok, const std::string& what) {
   if (!ok) {
     std::fprintf(stderr, "cuda_decode_bench: %s\n", what.c_str());
-    std::exit(1);
+    std::exit(1);  // NOLINT(concurrency-mt-unsafe): nothing else runs that minds
   }
 }
 void Check(const absl::Status& status) { Check(status.ok(), status.ToString()); }
