@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "engine/core/dtype.h"
@@ -22,14 +23,21 @@ struct TensorRef {
   int32_t rank = 0;
   std::array<int64_t, 4> shape = {0, 0, 0, 0};
 
-  int64_t NumElements() const {
+  int64_t NumElements() const { return ElementsFrom(0); }
+  int64_t Bytes() const { return NumElements() * SizeOf(dtype); }
+  /// Where row `row` of the first axis begins.
+  const std::byte* Row(int64_t row) const {
+    return static_cast<const std::byte*>(data) + row * ElementsFrom(1) * SizeOf(dtype);
+  }
+
+ private:
+  int64_t ElementsFrom(int32_t first_axis) const {
     int64_t count = 1;
-    for (int32_t axis = 0; axis < rank; ++axis) {
+    for (int32_t axis = first_axis; axis < rank; ++axis) {
       count *= shape[static_cast<size_t>(axis)];
     }
     return count;
   }
-  int64_t Bytes() const { return NumElements() * SizeOf(dtype); }
 };
 
 }  // namespace longshore

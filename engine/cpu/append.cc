@@ -1,18 +1,13 @@
 #include <cstring>
 #include <vector>
 
-#include "engine/core/math.h"
+#include "engine/core/block.h"
 #include "engine/cpu/check_inputs.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/rows.h"
 
 namespace longshore::cpu {
 namespace {
-
-const std::byte* RowOf(const TensorRef& tensor, int64_t row) {
-  return static_cast<const std::byte*>(tensor.data) +
-         row * tensor.shape[1] * tensor.shape[2] * SizeOf(tensor.dtype);
-}
 
 // Tokens [token, end) of one page of an item, to be written.
 struct PagePart {
@@ -25,11 +20,9 @@ std::vector<PagePart> SplitAtPages(std::span<const AppendItem> items) {
   std::vector<PagePart> parts;
   for (const AppendItem& item : items) {
     const int64_t end = item.replay ? item.position : item.position + item.rows;
-    for (int64_t token = item.position; token < end;) {
-      const int64_t part_end = Min(end, (token / kBlockTokens + 1) * kBlockTokens);
+    ForEachPagePart(item.position, end, [&](int64_t token, int64_t part_end) {
       parts.push_back({&item, token, part_end});
-      token = part_end;
-    }
+    });
   }
   return parts;
 }
@@ -40,7 +33,7 @@ void WriteRows(const TensorRef& tensor,
                std::byte* to,
                Scratch* scratch) {
   const int64_t rows = part.end - part.token;
-  const std::byte* from = RowOf(tensor, part.item->first_row + (part.token - part.item->position));
+  const std::byte* from = tensor.Row(part.item->first_row + (part.token - part.item->position));
   if (tensor.dtype == kv.dtype) {
     std::memcpy(to, from, static_cast<size_t>(rows * kv.token_bytes));
     return;

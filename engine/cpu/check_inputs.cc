@@ -9,11 +9,6 @@
 namespace longshore::cpu {
 namespace {
 
-const std::byte* RowOf(const TensorRef& tensor, int64_t row) {
-  return static_cast<const std::byte*>(tensor.data) +
-         row * tensor.shape[1] * tensor.shape[2] * SizeOf(tensor.dtype);
-}
-
 float ElementOf(const TensorRef& tensor, int64_t index) {
   switch (tensor.dtype) {
     case DType::kF32: return static_cast<const float*>(tensor.data)[index];
@@ -31,7 +26,7 @@ absl::Status CheckMagnitudes(absl::string_view field,
                              float limit) {
   const int64_t row_elements = tensor.shape[1] * tensor.shape[2];
   const int64_t above =
-      FirstAbove(RowOf(tensor, item.first_row), tensor.dtype, item.rows * row_elements, limit);
+      FirstAbove(tensor.Row(item.first_row), tensor.dtype, item.rows * row_elements, limit);
   if (above < 0) {
     return absl::OkStatus();
   }

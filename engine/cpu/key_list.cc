@@ -6,19 +6,17 @@ namespace longshore::cpu {
 
 void KeyList::Add(int64_t begin, int64_t end) {
   int64_t rank = pieces.empty() ? 0 : pieces.back().rank + pieces.back().keys;
-  while (begin < end) {
-    const int64_t piece_end = Min(end, (begin / kBlockTokens + 1) * kBlockTokens);
-    const auto keys = static_cast<int32_t>(piece_end - begin);
+  ForEachPagePart(begin, end, [&](int64_t first, int64_t piece_end) {
+    const auto keys = static_cast<int32_t>(piece_end - first);
     if (tiles.empty() || tiles.back().keys + keys > kTileKeys) {
       const auto next = static_cast<int32_t>(pieces.size());
       tiles.push_back({.first = next, .end = next, .keys = 0});
     }
-    pieces.push_back({.token = begin, .rank = rank, .keys = keys});
+    pieces.push_back({.token = first, .rank = rank, .keys = keys});
     tiles.back().end += 1;
     tiles.back().keys += keys;
     rank += keys;
-    begin = piece_end;
-  }
+  });
 }
 
 KeyList ListKeys(const AttendBlock& attend) {

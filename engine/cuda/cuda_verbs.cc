@@ -23,13 +23,11 @@ std::vector<PagePart> SplitAtPages(std::span<const AppendItem> items) {
   for (size_t index = 0; index < items.size(); ++index) {
     const AppendItem& item = items[index];
     const int64_t end = item.replay ? item.position : item.position + item.rows;
-    for (int64_t token = item.position; token < end;) {
-      const int64_t part_end = Min(end, (token / kBlockTokens + 1) * kBlockTokens);
+    ForEachPagePart(item.position, end, [&](int64_t token, int64_t part_end) {
       parts.push_back({.item = static_cast<int32_t>(index),
                        .rows = static_cast<int32_t>(part_end - token),
                        .token = token});
-      token = part_end;
-    }
+    });
   }
   return parts;
 }
@@ -56,15 +54,6 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
   Field most = 0;
   for (const Layout& layout : layouts) {
     most = std::max(most, layout.*field);
-  }
-  return most;
-}
-
-template <class Block>
-int32_t MostPairs(std::span<const Block> blocks) {
-  int32_t most = 0;
-  for (const Block& block : blocks) {
-    most = std::max(most, block.block.rope.pairs);
   }
   return most;
 }
@@ -159,8 +148,7 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .most_scored = MostOf(layouts, &StageLayout::scored),
                      .most_candidates = MostOf(layouts, &StageLayout::candidates),
                      .most_shares = MostOf(layouts, &StageLayout::shares),
-                     .turns = TurnsKeys(blocks.front()),
-                     .most_pairs = MostPairs(blocks)};
+                     .turns = TurnsKeys(blocks.front())};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
   if (launch.most_shares > 0) {
@@ -230,7 +218,7 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
                       .most_rows = MostOf(layouts, &AttendLayout::rows),
                       .most_splits = MostOf(layouts, &AttendLayout::splits),
                       .kind = KindOf(args.shape, blocks.front()),
-                      .most_pairs = MostPairs(blocks),
+                      .turns = blocks.front().block.rope.pairs > 0,
                       .cluster = cluster_};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
