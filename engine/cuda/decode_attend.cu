@@ -1,13 +1,11 @@
-#include <cooperative_groups.h>
-
+#include "engine/cuda/cluster.cuh"
+#include "engine/cuda/decode_merge.cuh"
 #include "engine/cuda/decode_warp.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/shared_copy.cuh"
 
 namespace longshore::cuda {
 namespace {
-
-namespace cg = cooperative_groups;
 
 constexpr int32_t kWarps = kDecodeWarps;
 constexpr int32_t kThreads = 32 * kWarps;
@@ -165,95 +163,6 @@ struct SplitAttention {
   }
 };
 
-// A column's weight in a merge; nothing was seen where the maximum is -infinity.
-__device__ float WeightOf(float max, float largest) {
-  return largest == -INFINITY ? 0.0F : exp2f(max - largest);
-}
-
-// Four dimensions of one column of a KV head.
-struct MergePlace {
-  int32_t head;
-  int32_t column;
-  int32_t dim;
-};
-
-template <int32_t kDepth>
-__device__ MergePlace PlaceOfFour(int32_t at, int32_t rows) {
-  constexpr int32_t kFours = kDepth / 4;
-  const int32_t head = at / kFours / rows;
-  return {head, at / kFours - head * rows, at % kFours * 4};
-}
-
-// Softmax sums and four dimensions of the output that belongs to them, with more added.
-struct Merged {
-  float max = -INFINITY;
-  float sum = 0.0F;
-  float4 acc = {0.0F, 0.0F, 0.0F, 0.0F};
-
-  __device__ void Add(float other_max, float other_sum, float4 other) {
-    const float larger = fmaxf(max, other_max);
-    const float keep = WeightOf(max, larger);
-    const float add = WeightOf(other_max, larger);
-    sum = fmaf(other_sum, add, sum * keep);
-    acc = {fmaf(other.x, add, acc.x * keep), fmaf(other.y, add, acc.y * keep),
-           fmaf(other.z, add, acc.z * keep), fmaf(other.w, add, acc.w * keep)};
-    max = larger;
-  }
-};
-
-// The output of four dimensions, of all parts in order, and the row's log-sum-exp.
-template <int32_t kDepth>
-__device__ void WriteFour(const AttendLaunch& launch,
-                          const AttendBlock& attend,
-                          const AttendLayout& layout,
-                          int32_t parts,
-                          int32_t kv_head,
-                          const MergePlace& place) {
-  const AttentionShape& shape = launch.shape;
-  const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;  // of a part
-  const int64_t index = int64_t{kv_head} * layout.rows + place.column;
-  const int32_t group = shape.GroupSize();
-  const int32_t row = place.column / group;
-  const int32_t head = kv_head * group + place.column - row * group;
-  const float* maxima = launch.workspace + layout.max + index;
-  const float* sums = launch.workspace + layout.sum + index;
-  const float* accs = launch.workspace + layout.acc + index * kDepth + place.dim;
-  Merged merged;
-  constexpr int32_t kAtOnce = 8;  // parts whose loads are on their way together
-  for (int32_t first = 0; first < parts; first += kAtOnce) {
-    float part_max[kAtOnce];
-    float part_sum[kAtOnce];
-    float4 part_acc[kAtOnce];
-#pragma unroll
-    for (int32_t at = 0; at < kAtOnce; ++at) {
-      const int64_t part = min(first + at, parts - 1);
-      part_max[at] = __ldcg(maxima + part * rows);
-      part_sum[at] = __ldcg(sums + part * rows);
-      part_acc[at] = __ldcg(reinterpret_cast<const float4*>(accs + part * rows * kDepth));
-    }
-#pragma unroll
-    for (int32_t at = 0; at < kAtOnce; ++at) {
-      if (first + at < parts) {
-        merged.Add(part_max[at], part_sum[at], part_acc[at]);
-      }
-    }
-  }
-  if (launch.sink_logits != nullptr) {  // one more term of the denominator, without a value
-    merged.Add(launch.sink_logits[head] * kLog2E, 1.0F, {0.0F, 0.0F, 0.0F, 0.0F});
-  }
-  const int64_t out = (int64_t{attend.block.first_row} + row) * shape.num_heads + head;
-  const float largest = LargestFinite(launch.out.dtype);
-  const float values[4] = {merged.acc.x, merged.acc.y, merged.acc.z, merged.acc.w};
-#pragma unroll
-  for (int32_t dim = 0; dim < 4; ++dim) {
-    StoreAny(launch.out.dtype, fminf(fmaxf(values[dim] / merged.sum, -largest), largest),
-             launch.out.data, out * kDepth + place.dim + dim);
-  }
-  if (launch.log_sum_exp != nullptr && place.dim == 0) {
-    launch.log_sum_exp[out] = merged.max / kLog2E + logf(merged.sum);
-  }
-}
-
 // Splits (x), groups of KV heads (y), blocks (z). The splits of a cluster are merged through each
 // other's shared memory; the last cluster to finish merges what all of them have written.
 template <class Element, int32_t kDepth, int32_t kTiles, bool kTurns>
@@ -311,16 +220,10 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 && kTur
       [&](int32_t column, int32_t dim, float2 values) {
         *reinterpret_cast<float2*>(&shared.acc[warp_index][column][dim]) = values;
       });
-#if __CUDA_ARCH__ >= 900
-  cg::cluster_group cluster = cg::this_cluster();
-  cluster.sync();
-  const auto blocks = static_cast<int32_t>(cluster.num_blocks());
-  const auto rank = static_cast<int32_t>(cluster.block_rank());
-#else
-  __syncthreads();
-  constexpr int32_t blocks = 1;
-  constexpr int32_t rank = 0;
-#endif
+  const Cluster cluster;
+  cluster.Sync();
+  const int32_t blocks = cluster.Blocks();
+  const int32_t rank = cluster.Rank();
   const int32_t part = split / blocks;
   const int32_t parts = layout.splits / blocks;
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
@@ -331,11 +234,7 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 && kTur
     Merged merged;
 #pragma unroll 4
     for (int32_t block = 0; block < blocks; ++block) {
-#if __CUDA_ARCH__ >= 900
-      const SharedMemory& other = *cluster.map_shared_rank(&shared, static_cast<uint32_t>(block));
-#else
-      const SharedMemory& other = shared;
-#endif
+      const SharedMemory& other = *cluster.Of(block, &shared);
       for (int32_t of_team = 0; of_team < teams.teams; ++of_team) {
         const int32_t from = of_team * teams.heads + place.head;
         const ColumnState state = other.states[from][place.column];
@@ -352,11 +251,7 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 && kTur
     }
   }
   __threadfence();
-#if __CUDA_ARCH__ >= 900
-  cluster.sync();  // also: nobody reads this block's memory any more
-#else
-  __syncthreads();
-#endif
+  cluster.Sync();  // also: nobody reads this block's memory any more
   if (rank == 0 && threadIdx.x == 0) {
     // Counters go back to 0 by themselves.
     int32_t* finished = launch.counters + blockIdx.z * gridDim.y + blockIdx.y;
@@ -365,18 +260,10 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 && kTur
       *finished = 0;
     }
     for (int32_t block = 0; block < blocks; ++block) {
-#if __CUDA_ARCH__ >= 900
-      cluster.map_shared_rank(&shared, static_cast<uint32_t>(block))->last = last;
-#else
-      shared.last = last;
-#endif
+      cluster.Of(block, &shared)->last = last;
     }
   }
-#if __CUDA_ARCH__ >= 900
-  cluster.sync();
-#else
-  __syncthreads();
-#endif
+  cluster.Sync();
   if (!shared.last) {
     return;
   }
@@ -415,13 +302,13 @@ template <class Element, int32_t kDepth>
 void LaunchOfDepth(const AttendLaunch& launch, cudaStream_t stream) {
   if constexpr (kDepth <= 128) {
     if (launch.most_rows > 8) {
-      launch.most_pairs > 0 ? Launch<Element, kDepth, 2, true>(launch, stream)
-                            : Launch<Element, kDepth, 2, false>(launch, stream);
+      launch.turns ? Launch<Element, kDepth, 2, true>(launch, stream)
+                   : Launch<Element, kDepth, 2, false>(launch, stream);
       return;
     }
   }
-  launch.most_pairs > 0 ? Launch<Element, kDepth, 1, true>(launch, stream)
-                        : Launch<Element, kDepth, 1, false>(launch, stream);
+  launch.turns ? Launch<Element, kDepth, 1, true>(launch, stream)
+               : Launch<Element, kDepth, 1, false>(launch, stream);
 }
 
 template <class Element>

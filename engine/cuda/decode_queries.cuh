@@ -9,7 +9,7 @@ namespace longshore::cuda {
 
 // Queries of a decode step in shared memory, as columns of B: [kColumns, kPitch] elements, rows of
 // kDepth and a pad that spreads the quads over the banks. Column c is row c / group of the block,
-// query head c % group of a KV head; the columns behind the last are zero.
+// query head c % group of a KV head; what the columns behind the last hold leads nowhere.
 template <class Element, int32_t kDepth, int32_t kColumns>
 struct DecodeQueries {
   static constexpr int32_t kPitch = kDepth + 8;
@@ -75,31 +75,19 @@ __device__ inline PairOfFours TurnedPairs(const TensorRef& q,
     return out;
   }
   FourTurns turns = FourTurnsOf(rope, id, 4 * four);
-  const auto scale = [angle_scale](float* value) { *value = __fmul_rn(*value, angle_scale); };
-  for (float4* four_of : {&turns.cos, &turns.sin}) {
-    scale(&four_of->x);
-    scale(&four_of->y);
-    scale(&four_of->z);
-    scale(&four_of->w);
+  for (Turn* turn : {&turns.x, &turns.y, &turns.z, &turns.w}) {
+    *turn = Times(*turn, angle_scale);
   }
-  const auto first = [](float a, float b, float cos, float sin) {
-    return fmaf(-b, sin, __fmul_rn(a, cos));
-  };
-  const auto second = [](float a, float b, float cos, float sin) {
-    return fmaf(a, sin, __fmul_rn(b, cos));
-  };
-  const float4& c = turns.cos;
-  const float4& n = turns.sin;
   if (interleaved) {
-    out.x = {first(x.x, x.y, c.x, n.x), second(x.x, x.y, c.x, n.x), first(x.z, x.w, c.y, n.y),
-             second(x.z, x.w, c.y, n.y)};
-    out.y = {first(y.x, y.y, c.z, n.z), second(y.x, y.y, c.z, n.z), first(y.z, y.w, c.w, n.w),
-             second(y.z, y.w, c.w, n.w)};
+    out.x = {TurnedFirst(turns.x, x.x, x.y), TurnedSecond(turns.x, x.x, x.y),
+             TurnedFirst(turns.y, x.z, x.w), TurnedSecond(turns.y, x.z, x.w)};
+    out.y = {TurnedFirst(turns.z, y.x, y.y), TurnedSecond(turns.z, y.x, y.y),
+             TurnedFirst(turns.w, y.z, y.w), TurnedSecond(turns.w, y.z, y.w)};
   } else {
-    out.x = {first(x.x, y.x, c.x, n.x), first(x.y, y.y, c.y, n.y), first(x.z, y.z, c.z, n.z),
-             first(x.w, y.w, c.w, n.w)};
-    out.y = {second(x.x, y.x, c.x, n.x), second(x.y, y.y, c.y, n.y), second(x.z, y.z, c.z, n.z),
-             second(x.w, y.w, c.w, n.w)};
+    out.x = {TurnedFirst(turns.x, x.x, y.x), TurnedFirst(turns.y, x.y, y.y),
+             TurnedFirst(turns.z, x.z, y.z), TurnedFirst(turns.w, x.w, y.w)};
+    out.y = {TurnedSecond(turns.x, x.x, y.x), TurnedSecond(turns.y, x.y, y.y),
+             TurnedSecond(turns.z, x.z, y.z), TurnedSecond(turns.w, x.w, y.w)};
   }
   return out;
 }

@@ -4,12 +4,12 @@
 
 #include "engine/cuda/decode_queries.cuh"
 #include "engine/cuda/mma.cuh"
+#include "engine/cuda/scale.cuh"
 #include "engine/cuda/staged_rows.cuh"
 
 namespace longshore::cuda {
 
 inline constexpr int32_t kWarpKeys = 16;
-inline constexpr float kLog2E = 1.44269504F;
 
 // How a warp attends with 16 staged keys, transposed: S^T = K Q^T and O^T = V^T P^T, so that keys
 // and then dimensions fill the 16 rows of the tensor cores' tiles, and the few queries of a decode

@@ -43,7 +43,6 @@ struct PruneLaunch {
   int32_t most_candidates = 0;  ///< over the blocks
   int32_t most_shares = 0;      ///< over the blocks; 0: they are not scored by LaunchDecodeScore
   bool turns = false;           ///< keys are not used as they are stored
-  int32_t most_pairs = 0;       ///< of the blocks' rotary tables
 };
 /// Queries of the scored rows, turned, rounded to kv_dtype, times what unrotated keys lack; for
 /// `bounds` their positive parts, then their negative parts.
@@ -75,7 +74,7 @@ struct AttendLaunch {
   int32_t most_rows = 0;                  ///< of a KV head, over the blocks
   int32_t most_splits = 0;                ///< over the blocks
   AttendKind kind = AttendKind::kDecode;  ///< of all blocks
-  int32_t most_pairs = 0;                 ///< of the blocks' rotary tables
+  bool turns = false;                     ///< keys have rotary pairs
   int32_t cluster = 1;                    ///< kDecode: of all layouts
   int32_t* counters = nullptr;  ///< [num_blocks, num_kv_heads], 0 before and after a launch
 };

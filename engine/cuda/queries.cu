@@ -20,9 +20,7 @@ struct TurnedRow {
     float value = LoadAny(q.dtype, q.data, row + index);
     if (index < 2 * rope.pairs) {
       const TurnPlace place = PlaceOf(rope, index);
-      Turn turn = TurnOf(rope, id, place.pair);
-      turn.cos = __fmul_rn(turn.cos, angle_scale);
-      turn.sin = __fmul_rn(turn.sin, angle_scale);
+      const Turn turn = Times(TurnOf(rope, id, place.pair), angle_scale);
       value = Turned(turn, place.first, value, LoadAny(q.dtype, q.data, row + place.other));
     }
     switch (round_to) {

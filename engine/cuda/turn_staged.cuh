@@ -8,10 +8,12 @@
 
 namespace longshore::cuda {
 
-// cos and sin of four consecutive pairs of an id, as TurnOf().
-struct FourTurns {
-  float4 cos;
-  float4 sin;
+// The angles of four consecutive pairs of an id, as TurnOf().
+struct alignas(16) FourTurns {
+  Turn x;
+  Turn y;
+  Turn z;
+  Turn w;
 };
 
 __device__ inline FourTurns FourTurnsOf(const RopeRows& rope, int64_t id, int32_t pair) {
@@ -24,36 +26,27 @@ __device__ inline FourTurns FourTurnsOf(const RopeRows& rope, int64_t id, int32_
   const float4 cs = four(rope.coarse_sin, coarse);
   const float4 fc = four(rope.fine_cos, fine);
   const float4 fs = four(rope.fine_sin, fine);
-  const auto cos = [](float a, float b, float c, float d) { return fmaf(-c, d, __fmul_rn(a, b)); };
-  const auto sin = [](float a, float b, float c, float d) { return fmaf(a, d, __fmul_rn(c, b)); };
-  return {{cos(cc.x, fc.x, cs.x, fs.x), cos(cc.y, fc.y, cs.y, fs.y), cos(cc.z, fc.z, cs.z, fs.z),
-           cos(cc.w, fc.w, cs.w, fs.w)},
-          {sin(cc.x, fc.x, cs.x, fs.x), sin(cc.y, fc.y, cs.y, fs.y), sin(cc.z, fc.z, cs.z, fs.z),
-           sin(cc.w, fc.w, cs.w, fs.w)}};
+  return {Compose({cc.x, cs.x}, {fc.x, fs.x}), Compose({cc.y, cs.y}, {fc.y, fs.y}),
+          Compose({cc.z, cs.z}, {fc.z, fs.z}), Compose({cc.w, cs.w}, {fc.w, fs.w})};
 }
 
 // Turns two words of two elements each: their elements at the same place are pairs.
 template <class Element>
-__device__ inline void TurnHalves(float cos0,
-                                  float cos1,
-                                  float sin0,
-                                  float sin1,
+__device__ inline void TurnHalves(const Turn& turn0,
+                                  const Turn& turn1,
                                   uint32_t* first,
                                   uint32_t* second) {
   const float2 x = UnpackPair<Element>(*first);
   const float2 y = UnpackPair<Element>(*second);
-  *first = PackPair<Element>(fmaf(-y.x, sin0, __fmul_rn(x.x, cos0)),
-                             fmaf(-y.y, sin1, __fmul_rn(x.y, cos1)));
-  *second = PackPair<Element>(fmaf(x.x, sin0, __fmul_rn(y.x, cos0)),
-                              fmaf(x.y, sin1, __fmul_rn(y.y, cos1)));
+  *first = PackPair<Element>(TurnedFirst(turn0, x.x, y.x), TurnedFirst(turn1, x.y, y.y));
+  *second = PackPair<Element>(TurnedSecond(turn0, x.x, y.x), TurnedSecond(turn1, x.y, y.y));
 }
 
 // Turns a word whose two elements are a pair.
 template <class Element>
-__device__ inline void TurnNeighbours(float cos, float sin, uint32_t* word) {
+__device__ inline void TurnNeighbours(const Turn& turn, uint32_t* word) {
   const float2 x = UnpackPair<Element>(*word);
-  *word =
-      PackPair<Element>(fmaf(-x.y, sin, __fmul_rn(x.x, cos)), fmaf(x.x, sin, __fmul_rn(x.y, cos)));
+  *word = PackPair<Element>(TurnedFirst(turn, x.x, x.y), TurnedSecond(turn, x.x, x.y));
 }
 
 // Turns four pairs, from pair number `pair` on, of a row in chunks of eight 16-bit elements:
@@ -69,18 +62,18 @@ __device__ inline void TurnFour(RopePairing pairing,
   if (pairing == RopePairing::kInterleaved) {
     uint2 low = *words_of(2 * pair);
     uint2 high = *words_of(2 * pair + 4);
-    TurnNeighbours<Element>(turns.cos.x, turns.sin.x, &low.x);
-    TurnNeighbours<Element>(turns.cos.y, turns.sin.y, &low.y);
-    TurnNeighbours<Element>(turns.cos.z, turns.sin.z, &high.x);
-    TurnNeighbours<Element>(turns.cos.w, turns.sin.w, &high.y);
+    TurnNeighbours<Element>(turns.x, &low.x);
+    TurnNeighbours<Element>(turns.y, &low.y);
+    TurnNeighbours<Element>(turns.z, &high.x);
+    TurnNeighbours<Element>(turns.w, &high.y);
     *words_of(2 * pair) = low;
     *words_of(2 * pair + 4) = high;
     return;
   }
   uint2 first = *words_of(pair);
   uint2 second = *words_of(kDepth / 2 + pair);
-  TurnHalves<Element>(turns.cos.x, turns.cos.y, turns.sin.x, turns.sin.y, &first.x, &second.x);
-  TurnHalves<Element>(turns.cos.z, turns.cos.w, turns.sin.z, turns.sin.w, &first.y, &second.y);
+  TurnHalves<Element>(turns.x, turns.y, &first.x, &second.x);
+  TurnHalves<Element>(turns.z, turns.w, &first.y, &second.y);
   *words_of(pair) = first;
   *words_of(kDepth / 2 + pair) = second;
 }
