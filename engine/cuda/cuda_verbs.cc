@@ -13,7 +13,7 @@
 namespace longshore::cuda {
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{1} << 30;
+constexpr int64_t kWorkspaceBytes = int64_t{3} << 29;
 constexpr int64_t kWorkspaceFloats = kWorkspaceBytes / static_cast<int64_t>(sizeof(float));
 constexpr size_t kMostBlocks = 32768;  // of a launch
 
@@ -56,6 +56,15 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
     most = std::max(most, layout.*field);
   }
   return most;
+}
+
+// Which kernels score a block. Their blocks are launched together, those with keys as stored and
+// those whose keys are turned apart.
+enum class StageKind : uint8_t { kDecode, kPrefill, kPlain };
+StageKind KindOf(const PruneArgs& args, const PruneBlock& block) {
+  return IsDecodeStage(args, block)    ? StageKind::kDecode
+         : IsPrefillStage(args, block) ? StageKind::kPrefill
+                                       : StageKind::kPlain;
 }
 
 // Whether `bounds` and `exact` meet keys that are turned.
@@ -116,9 +125,10 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
 
 absl::Status CudaBackend::Prune(const PruneArgs& args) {
   ASSIGN_OR_RETURN(const TensorRef q, transfers_.Input(args.q));
-  std::vector<PruneBlock> of_kind[3];  // for decode, with keys as stored or turned, and others
+  std::vector<PruneBlock> of_kind[6];
   for (const PruneBlock& block : args.blocks) {
-    of_kind[!IsDecodeStage(args, block) ? 2 : TurnsKeys(block) ? 1 : 0].push_back(block);
+    const auto kind = static_cast<size_t>(KindOf(args, block));
+    of_kind[2 * kind + (TurnsKeys(block) ? 1 : 0)].push_back(block);
   }
   for (std::span<const PruneBlock> left : of_kind) {
     while (!left.empty()) {
@@ -151,10 +161,21 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .turns = TurnsKeys(blocks.front())};
   ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
   ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
-  if (launch.most_shares > 0) {
+  const StageKind kind = KindOf(args, blocks.front());
+  if (launch.most_scored == 0) {
+    // All candidates are kept.
+  } else if (kind == StageKind::kDecode) {
     LaunchDecodeScore(launch, stream_);
     LaunchRank(launch, stream_);
-  } else if (launch.most_scored > 0) {
+  } else if (kind == StageKind::kPrefill) {
+    const std::vector<PrefillTile> tiles = PrefillTiles(args, blocks, layouts);
+    launch.num_tiles = static_cast<int32_t>(tiles.size());
+    ASSIGN_OR_RETURN(launch.tiles, transfers_.Array(std::span<const PrefillTile>(tiles)));
+    LaunchPrefillScore(launch, stream_);
+    if (KeepsScores(args.stage, args.ranking)) {
+      LaunchRank(launch, stream_);
+    }
+  } else {
     LaunchStageQueries(launch, stream_);
     if (args.stage.selector == Selector::kDescent) {
       LaunchScoreDescent(launch, stream_);
@@ -175,7 +196,7 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
   ASSIGN_OR_RETURN(tensors.q, transfers_.Input(args.q));
   ASSIGN_OR_RETURN(tensors.out, transfers_.Output(args.out));
   ASSIGN_OR_RETURN(tensors.log_sum_exp, transfers_.Output(args.log_sum_exp));
-  std::vector<AttendBlock> of_kind[3];
+  std::vector<AttendBlock> of_kind[kNumAttendKinds];
   for (const AttendBlock& block : args.blocks) {
     of_kind[static_cast<size_t>(KindOf(args.shape, block))].push_back(block);
   }
@@ -226,8 +247,12 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
     ASSIGN_OR_RETURN(launch.counters, Counters(std::ssize(blocks) * args.shape.num_kv_heads));
     LaunchDecodeAttend(launch, stream_);
   } else {
-    LaunchAttendQueries(launch, stream_);
-    LaunchAttendSplits(launch, stream_);
+    if (launch.kind == AttendKind::kPrefill) {
+      LaunchPrefillAttend(launch, stream_);
+    } else {
+      LaunchAttendQueries(launch, stream_);
+      LaunchAttendSplits(launch, stream_);
+    }
     LaunchMergeSplits(launch, stream_);
   }
   return LaunchStatus("attending");

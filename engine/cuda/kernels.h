@@ -43,6 +43,8 @@ struct PruneLaunch {
   int32_t most_candidates = 0;  ///< over the blocks
   int32_t most_shares = 0;      ///< over the blocks; 0: they are not scored by LaunchDecodeScore
   bool turns = false;           ///< keys are not used as they are stored
+  const PrefillTile* tiles = nullptr;  ///< [num_tiles], of LaunchPrefillScore
+  int32_t num_tiles = 0;
 };
 /// Queries of the scored rows, turned, rounded to kv_dtype, times what unrotated keys lack; for
 /// `bounds` their positive parts, then their negative parts.
@@ -54,6 +56,9 @@ void LaunchScoreDescent(const PruneLaunch& launch, cudaStream_t stream);
 /// Scores by `bounds` or `exact`, and the log-sum-exp's partial sums, of blocks for which
 /// IsDecodeStage().
 void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream);
+/// Ranks, or scores with the log-sum-exps' partial sums (KeepsScores()), of blocks for which
+/// IsPrefillStage().
+void LaunchPrefillScore(const PruneLaunch& launch, cudaStream_t stream);
 /// The log-sum-exp of each row of scores, as one partial sum.
 void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream);
 /// One rank for each candidate, over all heads and rows.
@@ -82,6 +87,8 @@ struct AttendLaunch {
 void LaunchAttendQueries(const AttendLaunch& launch, cudaStream_t stream);
 /// The attention of each split.
 void LaunchAttendSplits(const AttendLaunch& launch, cudaStream_t stream);
+/// The same, of blocks that are AttendKind::kPrefill, from the call's queries.
+void LaunchPrefillAttend(const AttendLaunch& launch, cudaStream_t stream);
 /// Splits merged in order, normalised, written.
 void LaunchMergeSplits(const AttendLaunch& launch, cudaStream_t stream);
 

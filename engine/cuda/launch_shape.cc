@@ -23,6 +23,12 @@ bool TurnsWhole(const AttentionShape& shape, const RopeRows& rope) {
   return rope.pairs == 0 || 2 * rope.pairs == shape.head_dim;
 }
 
+// Whether the kernels on tensor cores know these keys.
+bool SuitsTensorCores(const AttentionShape& shape, const RopeRows& rope) {
+  const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
+  return element && (shape.head_dim == 64 || shape.head_dim == 128) && TurnsWhole(shape, rope);
+}
+
 // Float offsets of parts that follow each other, each on a line of its own.
 class Offsets {
  public:
@@ -41,14 +47,22 @@ class Offsets {
 }  // namespace
 
 bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block) {
-  const AttentionShape& shape = args.shape;
-  const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
-  const bool depth = shape.head_dim == 64 || shape.head_dim == 128;
   const bool selector =
       args.stage.selector == Selector::kBounds || args.stage.selector == Selector::kExact;
-  const int32_t rows = ScoredRows(block.block.rows, args.query_stride) * shape.GroupSize();
-  return element && depth && selector && rows <= 8 && TurnsWhole(shape, block.block.rope) &&
+  const int32_t rows = ScoredRows(block.block.rows, args.query_stride) * args.shape.GroupSize();
+  return selector && rows <= 8 && SuitsTensorCores(args.shape, block.block.rope) &&
          !KeyIdsDependOnQuery(block.rule.style);
+}
+
+bool IsPrefillStage(const PruneArgs& args, const PruneBlock& block) {
+  return args.stage.selector != Selector::kDescent &&
+         SuitsTensorCores(args.shape, block.block.rope) && !KeyIdsDependOnQuery(block.rule.style) &&
+         !IsDecodeStage(args, block);
+}
+
+bool KeepsScores(const PruningStage& stage, Ranking ranking) {
+  return stage.selector != Selector::kBounds ||
+         (ranking != Ranking::kProbability && ranking != Ranking::kScoreMax);
 }
 
 int32_t KeysOfCandidate(const PruningStage& stage) {
@@ -72,9 +86,16 @@ StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t 
     layout.scored = ScoredRows(block.block.rows, args.query_stride);
     layout.score_stride = RoundUp(layout.candidates, 64);
     const int64_t rows = int64_t{layout.scored} * args.shape.num_heads;
-    layout.queries = offsets.Take(rows * StageDepth(args));
-    layout.scores = offsets.Take(rows * layout.score_stride);
     layout.partials = 1;
+    if (IsPrefillStage(args, block)) {
+      layout.partials = static_cast<int32_t>(
+          CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage), kSpanRows));
+    } else {
+      layout.queries = offsets.Take(rows * StageDepth(args));
+    }
+    if (!IsPrefillStage(args, block) || KeepsScores(args.stage, args.ranking)) {
+      layout.scores = offsets.Take(rows * layout.score_stride);
+    }
     if (IsDecodeStage(args, block)) {
       // A warp takes a tile of 16 keys or summaries, or as many as a candidate has.
       const int64_t units = CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage),
@@ -91,12 +112,47 @@ StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t 
   return layout;
 }
 
+std::vector<PrefillTile> PrefillTiles(const PruneArgs& args,
+                                      std::span<const PruneBlock> blocks,
+                                      std::span<const StageLayout> layouts) {
+  // Keys of chosen chunks are of one block alone, summaries of a whole region are shared.
+  const int32_t most = args.stage.selector == Selector::kBounds ? 8 : 4;
+  std::vector<PrefillTile> tiles;
+  const auto joins = [&](const PrefillTile& tile, const PruneBlock& block) {
+    const PruneBlock& first = blocks[static_cast<size_t>(tile.first_block)];
+    return tile.slots < most && args.stage.selector == Selector::kBounds &&
+           first.parents == nullptr && block.parents == nullptr &&
+           first.block.kv.page_ids == block.block.kv.page_ids &&
+           first.block.regions.sink_end == block.block.regions.sink_end &&
+           first.rule.style == block.rule.style;
+  };
+  for (size_t index = 0; index < blocks.size(); ++index) {
+    const StageLayout& layout = layouts[index];
+    const auto slots =
+        static_cast<int32_t>(CeilDiv(int64_t{layout.scored} * args.shape.GroupSize(), 16));
+    for (int32_t slot = 0; slot < slots;) {
+      if (tiles.empty() || !joins(tiles.back(), blocks[index])) {
+        tiles.push_back({.first_block = static_cast<int32_t>(index), .first_slot = slot});
+      }
+      PrefillTile& tile = tiles.back();
+      const auto taken = static_cast<int32_t>(Min(most - tile.slots, slots - slot));
+      tile.slots += taken;
+      tile.candidates = static_cast<int32_t>(Max(tile.candidates, layout.candidates));
+      slot += taken;
+    }
+  }
+  return tiles;
+}
+
 AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block) {
   const int32_t rows = block.block.rows * shape.GroupSize();
   const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
   const bool depth = shape.head_dim % 64 == 0 && rows <= (shape.head_dim <= 128 ? 16 : 8);
   if (element && depth && TurnsWhole(shape, block.block.rope)) {
     return AttendKind::kDecode;
+  }
+  if (rows > 16 && SuitsTensorCores(shape, block.block.rope)) {
+    return AttendKind::kPrefill;
   }
   return rows <= 16 ? AttendKind::kFewRows : AttendKind::kManyRows;
 }
@@ -122,6 +178,7 @@ AttendLayout LayOutAttend(const AttentionShape& shape,
       break;
     }
     case AttendKind::kFewRows: fewest = kFewestKeysOfSplit; break;
+    case AttendKind::kPrefill:
     case AttendKind::kManyRows: break;
   }
   const int64_t keys_of_split = RoundUp(Max(fewest, CeilDiv(layout.keys, most)), multiple);
@@ -132,7 +189,9 @@ AttendLayout LayOutAttend(const AttentionShape& shape,
   }
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
   Offsets offsets(begin);
-  layout.queries = offsets.Take(rows * shape.head_dim);
+  if (KindOf(shape, block) != AttendKind::kPrefill) {
+    layout.queries = offsets.Take(rows * shape.head_dim);
+  }
   layout.max = offsets.Take(rows * layout.splits);
   layout.sum = offsets.Take(rows * layout.splits);
   layout.acc = offsets.Take(rows * layout.splits * shape.head_dim);

@@ -35,11 +35,36 @@ struct StageLayout {
 /// that they know, keys that all queries meet at the same ids, and few rows.
 bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block);
 
+/// Whether blocks of a call are scored by the kernels for prefill, on the same terms but for more
+/// rows and also by `probes`.
+bool IsPrefillStage(const PruneArgs& args, const PruneBlock& block);
+/// Whether these keep the scores for LaunchRank(). Many candidates that are ranked by a maximum are
+/// rather scored twice, once for the log-sum-exps: that is faster than memory.
+bool KeepsScores(const PruningStage& stage, Ranking ranking);
+
 /// Lays out a block behind `begin` floats.
 StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t begin);
 
 /// Keys that a candidate is scored by, of a page (`exact`, `probes`) or its summary (`bounds`).
 int32_t KeysOfCandidate(const PruningStage& stage);
+/// Keys or summaries of a block that a thread block of the prefill kernels takes, with a
+/// PrefillTile.
+inline constexpr int32_t kSpanRows = 2048;
+
+/// Queries of one KV head that such a thread block takes: so many times 16 columns, a column a
+/// scored row's head, from slot `first_slot` of block `first_block` of the launch on. A block has
+/// ceil(columns / 16) slots. Blocks of one tile are of one session, with candidates that begin at
+/// one place.
+struct PrefillTile {
+  int32_t first_block = 0;
+  int32_t first_slot = 0;
+  int32_t slots = 0;
+  int32_t candidates = 0;  ///< the most of its blocks
+};
+std::vector<PrefillTile> PrefillTiles(const PruneArgs& args,
+                                      std::span<const PruneBlock> blocks,
+                                      std::span<const StageLayout> layouts);
+
 /// Floats of a scored query: two of each dimension for `bounds`.
 int32_t StageDepth(const PruneArgs& args);
 
@@ -64,7 +89,8 @@ AttendLayout LayOutAttend(const AttentionShape& shape,
                           int64_t begin);
 
 /// Which kernel attends.
-enum class AttendKind : uint8_t { kDecode, kFewRows, kManyRows };
+enum class AttendKind : uint8_t { kDecode, kPrefill, kFewRows, kManyRows };
+inline constexpr size_t kNumAttendKinds = 4;
 AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block);
 
 /// How the warps of a thread block share a decode step's attention: each has one of `heads` KV

@@ -6,6 +6,13 @@ namespace longshore::cuda {
 
 inline constexpr float kLog2E = 1.44269504F;  // exponents to base 2 are cheaper
 
+// 2^x by the instruction alone: results too small for a normal number are zero.
+__device__ inline float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // s = scale s, then soft_cap tanh(s / soft_cap) where there is a cap.
 __device__ inline float Scaled(const AttentionShape& shape, float score) {
   if (shape.logit_soft_cap > 0.0F) {

@@ -1,0 +1,527 @@
+#include "engine/cuda/elements.cuh"
+#include "engine/cuda/kernels.h"
+#include "engine/cuda/log_sum.cuh"
+#include "engine/cuda/prefill_queries.cuh"
+#include "engine/cuda/prefill_score.cuh"
+#include "engine/cuda/shared_copy.cuh"
+#include "engine/cuda/turn_staged.cuh"
+
+namespace longshore::cuda {
+namespace {
+
+constexpr int32_t kSlotColumns = 16;  // of a warp
+
+// What a kernel is made for.
+template <class ElementType, int32_t kHeadDim, bool kOfBounds, bool kTurnsKeys>
+struct Kind {
+  using Element = ElementType;
+  static constexpr int32_t kDepth = kHeadDim;
+  static constexpr bool kBounds = kOfBounds;
+  static constexpr bool kTurns = kTurnsKeys;
+  static constexpr int32_t kRowDepth = kBounds ? 2 * kDepth : kDepth;
+  // Summaries are shared by neighbouring blocks, keys are a block's own.
+  static constexpr int32_t kColumns = kBounds ? 128 : 64;
+  static constexpr int32_t kSlots = kColumns / kSlotColumns;
+  static constexpr int32_t kThreads = 32 * kSlots;
+  // Rows and elements that are on their way together: of keys that turn, whole rows, and as many
+  // thread blocks as hide one another's turning.
+  static constexpr int32_t kTileRows = kTurns ? 64 : 128;
+  static constexpr int32_t kStageDepth = kTurns ? kDepth : 64;
+  static constexpr int32_t kStagesOfTile = kRowDepth / kStageDepth;
+  static constexpr int32_t kStages = kBounds || kTurns ? 2 : 3;
+  static constexpr int32_t kBlocksOfSm = !kHasWarpgroups ? 1 : kBounds ? 2 : kTurns ? 4 : 3;
+};
+
+// 16 columns of one block.
+struct Slot {
+  int32_t block;  // of the launch; -1: none
+  int32_t first_column;
+  int32_t columns;
+  int32_t candidates;
+};
+
+template <class K>
+struct Shared {
+  using Rows = Panels<K::kTileRows, K::kStageDepth>;
+
+  Panels<K::kColumns, K::kRowDepth> queries;
+  Rows rows[K::kStages];
+  int32_t ids[K::kTurns ? K::kStages : 1][K::kTileRows];
+  float best[K::kBounds ? 2 : 1][K::kSlots][K::kBounds ? K::kTileRows : 1];  // of RankScores
+  float shifts[K::kColumns];
+  Slot slots[K::kSlots];
+  Uninitialized<PruneBlock> prune;  // the first of the tile's
+};
+
+// Columns of one KV head against a span of the candidates.
+template <class K>
+struct SpanScores {
+  using Element = typename K::Element;
+  using Scores = WarpScores<Element, K::kTileRows>;
+  static constexpr int32_t kCopyRows = K::kThreads / 8;  // by all threads at once
+  static constexpr int32_t kCopySteps = K::kTileRows / kCopyRows;
+
+  const PruneLaunch& launch;
+  const PrefillTile& tile;
+  Shared<K>& shared;
+  int32_t kv_head;
+  int32_t keys;  // of a candidate
+  int32_t first_row;
+  int32_t end_row;
+  int32_t thread = static_cast<int32_t>(threadIdx.x);
+
+  __device__ int32_t Stages() const {
+    return (end_row - first_row + K::kTileRows - 1) / K::kTileRows * K::kStagesOfTile;
+  }
+
+  // Each 16 columns' block: every block begins a slot.
+  __device__ void FindSlots() const {
+    if (thread >= K::kSlots) {
+      return;
+    }
+    int32_t block = tile.first_block;
+    int32_t slot = tile.first_slot + thread;
+    const int32_t group = launch.shape.GroupSize();
+    while (thread < tile.slots) {
+      const int32_t slots =
+          (launch.layouts[block].scored * group + kSlotColumns - 1) / kSlotColumns;
+      if (slot < slots) {
+        break;
+      }
+      slot -= slots;
+      ++block;
+    }
+    Slot& found = shared.slots[thread];
+    found.block = thread < tile.slots ? block : -1;
+    if (found.block >= 0) {
+      const StageLayout& layout = launch.layouts[block];
+      found.first_column = slot * kSlotColumns;
+      found.columns = min(kSlotColumns, layout.scored * group - found.first_column);
+      found.candidates = layout.candidates;
+    } else {
+      found.columns = 0;
+      found.candidates = 0;
+    }
+  }
+
+  __device__ void LoadQueries() const {
+    const PruneBlock& prune = *shared.prune;
+    const int32_t group = launch.shape.GroupSize();
+    const float angle_scale =
+        PruneKeysAreUnrotated(prune.rule.style) ? prune.block.rope.attention_scaling : 1.0F;
+    LoadTileQueries<Element, K::kDepth>(
+        launch.q, prune.block.rope, angle_scale, K::kColumns,
+        [&](int32_t at) {
+          const Slot& slot = shared.slots[at / kSlotColumns];
+          if (at % kSlotColumns >= slot.columns) {
+            return TileQuery{};
+          }
+          const int32_t of_block = slot.first_column + at % kSlotColumns;
+          const PruneBlock& block = launch.blocks[slot.block];
+          const int32_t row =
+              launch.layouts[slot.block].first_row + of_block / group * launch.query_stride;
+          return TileQuery{
+              int64_t{block.block.first_row + row} * launch.shape.num_heads + kv_head * group +
+                  of_block % group,
+              PruneQueryId(block.rule, block.block.first_position + row, slot.candidates)};
+        },
+        [&](int32_t row, int32_t index, float4 v) {
+          if constexpr (K::kBounds) {
+            // The maximum of a chunk's keys goes with what is positive, the minimum with the rest.
+            StoreFourAt<Element>(
+                &shared.queries, row, index,
+                {fmaxf(v.x, 0.0F), fmaxf(v.y, 0.0F), fmaxf(v.z, 0.0F), fmaxf(v.w, 0.0F)});
+            StoreFourAt<Element>(
+                &shared.queries, row, K::kDepth + index,
+                {fminf(v.x, 0.0F), fminf(v.y, 0.0F), fminf(v.z, 0.0F), fminf(v.w, 0.0F)});
+          } else {
+            StoreFourAt<Element>(&shared.queries, row, index, v);
+          }
+        });
+  }
+
+  // Where the rows of a tile are that this thread copies an eighth of. Rows behind the end stand
+  // for the last, and do not count.
+  struct Places {
+    const std::byte* rows[kCopySteps];
+    int32_t ids[kCopySteps];
+  };
+  __device__ void Find(int32_t first, Places* places) const {
+    const PruneBlock& prune = *shared.prune;
+    const KvView& kv = prune.block.kv;
+    const int32_t chunk = launch.stage.chunk_tokens;
+    const SummaryKind kind =
+        PruneKeysAreUnrotated(prune.rule.style) ? SummaryKind::kUnrotated : SummaryKind::kRotated;
+#pragma unroll
+    for (int32_t step = 0; step < kCopySteps; ++step) {
+      const int32_t row = min(first + step * kCopyRows + thread / 8, end_row - 1);
+      const int32_t candidate = row / keys;
+      int32_t token = prune.Candidate(candidate, chunk);
+      if constexpr (K::kBounds) {
+        places->rows[step] = kv.Summary(kind, token) + int64_t{2} * kv_head * kv.head_bytes;
+      } else {
+        const int32_t key = row % keys;
+        token +=
+            launch.stage.selector == Selector::kProbes ? (2 * key + 1) * chunk / (2 * keys) : key;
+        places->rows[step] = kv.Keys(token) + int64_t{kv_head} * kv.head_bytes;
+        places->ids[step] = static_cast<int32_t>(PruneKeyId(prune.rule, 0, token, candidate));
+      }
+    }
+  }
+
+  // Stage `stage` of the span: some elements of a tile's rows.
+  __device__ void Send(int32_t stage, Places* places) const {
+    if (stage < Stages()) {
+      if (stage % K::kStagesOfTile == 0) {
+        Find(first_row + stage / K::kStagesOfTile * K::kTileRows, places);
+      }
+      auto* to = &shared.rows[stage % K::kStages];
+      const int32_t offset = stage % K::kStagesOfTile * K::kStageDepth * 2 + thread % 8 * 16;
+#pragma unroll
+      for (int32_t step = 0; step < kCopySteps; ++step) {
+        const int32_t row = step * kCopyRows + thread / 8;
+#pragma unroll
+        for (int32_t panel = 0; panel < K::kStageDepth / 64; ++panel) {
+          CopyAsync(to->At(row, 8 * panel + thread % 8), places->rows[step] + offset + 128 * panel);
+        }
+        if (K::kTurns && thread % 8 == 0) {
+          shared.ids[stage % K::kStages][row] = places->ids[step];
+        }
+      }
+    }
+    CommitAsync();
+  }
+
+  __device__ void Turn(int32_t stage) const {
+    if constexpr (K::kTurns) {
+      constexpr int32_t kFours = K::kDepth / 8;
+      const RopeRows& rope = shared.prune.get()->block.rope;
+      auto* rows = &shared.rows[stage % K::kStages];
+      const int32_t* ids = shared.ids[stage % K::kStages];
+#pragma unroll 2
+      for (int32_t at = thread; at < K::kTileRows * kFours; at += K::kThreads) {
+        const int32_t row = at / kFours;
+        const int32_t pair = at % kFours * 4;
+        TurnFour<Element, K::kDepth>(rope.pairing, pair, FourTurnsOf(rope, ids[row], pair),
+                                     [&](int32_t chunk) { return rows->At(row, chunk); });
+      }
+      FenceForProducts();
+      __syncthreads();
+    }
+  }
+
+  // take(first row, scores) for each tile of the span.
+  template <class Take>
+  __device__ void Run(const Take& take) const {
+    Places places;
+#pragma unroll
+    for (int32_t stage = 0; stage < K::kStages - 1; ++stage) {
+      Send(stage, &places);
+    }
+    LoadQueries();
+    Scores scores;
+    const int32_t stages = Stages();
+    for (int32_t stage = 0; stage < stages; ++stage) {
+      WaitAsync<K::kStages - 2>();
+      FenceForProducts();
+      __syncthreads();  // and nobody needs what the next copies go over
+      Send(stage + K::kStages - 1, &places);
+      Turn(stage);
+      const int32_t part = stage % K::kStagesOfTile;
+      scores.template Add<K::kStageDepth>(part == 0, part * (K::kStageDepth / 64), &shared.queries,
+                                          &shared.rows[stage % K::kStages]);
+      if (part == K::kStagesOfTile - 1) {
+        take(first_row + stage / K::kStagesOfTile * K::kTileRows, scores);
+      }
+    }
+    WaitAsync<0>();
+  }
+
+  __device__ const Slot& OwnSlot() const { return shared.slots[thread / 32]; }
+  // Of the columns of a block and KV head, and -1 for what is none.
+  __device__ int32_t ColumnOf(const Slot& slot, int32_t of_slot) const {
+    return of_slot < slot.columns ? slot.first_column + of_slot : -1;
+  }
+  __device__ int64_t RowOf(const Slot& slot, int32_t column) const {
+    return int64_t{kv_head} * launch.layouts[slot.block].scored * launch.shape.GroupSize() + column;
+  }
+};
+
+// The scores of one column and tile, to the running sum and, where there is a place, to memory.
+template <class Scores>
+__device__ void TakeColumn(const AttentionShape& shape,
+                           const Scores& scores,
+                           int32_t keys,
+                           int32_t half,
+                           int32_t left,  // rows of the tile that count
+                           float* to,     // [candidates of the tile] or null
+                           LogSum* sum) {
+  constexpr int32_t kRowTiles = Scores::kRowTiles;
+  const int32_t j = static_cast<int32_t>(threadIdx.x) % 4;
+  if (keys == 1) {
+    float values[2 * kRowTiles];
+    scores.ForEachRow(half, [&](int32_t at, int32_t row, float score) {
+      values[at] = row < left ? Scaled(shape, score) : -INFINITY;
+      if (to != nullptr && row < left) {
+        to[row] = values[at];
+      }
+    });
+    sum->Add(values);
+    return;
+  }
+  float best[kRowTiles];
+  scores.Fold(keys, half, best);
+  if (keys == 8) {
+    float mine[kRowTiles / 4];
+    TakeFourth(best, mine);
+#pragma unroll
+    for (int32_t at = 0; at < kRowTiles / 4; ++at) {
+      const int32_t candidate = j * (kRowTiles / 4) + at;
+      mine[at] = 8 * candidate < left ? Scaled(shape, mine[at]) : -INFINITY;
+      if (to != nullptr && 8 * candidate < left) {
+        to[candidate] = mine[at];
+      }
+    }
+    sum->Add(mine);
+    return;
+  }
+#pragma unroll
+  for (int32_t n = 0; n < kRowTiles; ++n) {
+    const int32_t row = 8 * n + 2 * j;
+    const bool there = row % keys == 0 && row < left;
+    best[n] = there ? Scaled(shape, best[n]) : -INFINITY;
+    if (to != nullptr && there) {
+      to[row / keys] = best[n];
+    }
+  }
+  sum->Add(best);
+}
+
+// Column tiles (x), spans of candidates (y), KV heads (z): partial sums of each column's
+// log-sum-exp; kStores: and the scores themselves.
+template <class K, bool kStores>
+__global__ void __launch_bounds__(K::kThreads, K::kBounds&& kStores ? 1 : K::kBlocksOfSm)
+    SumScores(const __grid_constant__ PruneLaunch launch, int32_t keys_of_candidate) {
+  const int32_t keys = K::kBounds ? 1 : keys_of_candidate;
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<K>*>(shared_bytes);
+  const PrefillTile& tile = launch.tiles[blockIdx.x];
+  const auto span = static_cast<int32_t>(blockIdx.y);
+  const int32_t first = span * kSpanRows;
+  if (first >= tile.candidates * keys) {
+    return;
+  }
+  const SpanScores<K> work{launch,
+                           tile,
+                           shared,
+                           static_cast<int32_t>(blockIdx.z),
+                           keys,
+                           first,
+                           min(first + kSpanRows, tile.candidates * keys)};
+  CopyToShared(launch.blocks + tile.first_block, shared.prune.get());
+  work.FindSlots();
+  __syncthreads();
+  const Slot& slot = work.OwnSlot();
+  const int32_t lane = work.thread % 32;
+  LogSum sums[2];
+  work.Run([&](int32_t row, const auto& scores) {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const int32_t column = work.ColumnOf(slot, 8 * half + lane / 4);
+      float* to = nullptr;
+      if (kStores && column >= 0) {
+        const StageLayout& layout = launch.layouts[slot.block];
+        to = launch.workspace + layout.scores + work.RowOf(slot, column) * layout.score_stride +
+             row / keys;
+      }
+      TakeColumn(launch.shape, scores, keys, half, slot.candidates * keys - row, to, &sums[half]);
+    }
+  });
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    for (int32_t step = 1; step < 4; step *= 2) {
+      sums[half].Merge({__shfl_xor_sync(0xffffffffu, sums[half].max, step),
+                        __shfl_xor_sync(0xffffffffu, sums[half].sum, step)});
+    }
+    const int32_t column = work.ColumnOf(slot, 8 * half + lane / 4);
+    if (lane % 4 == 0 && column >= 0 && first < slot.candidates * keys) {
+      const StageLayout& layout = launch.layouts[slot.block];
+      const int64_t at = work.RowOf(slot, column) * layout.partials + span;
+      launch.workspace[layout.partial_max + at] = sums[half].max;
+      launch.workspace[layout.partial_sum + at] = sums[half].sum;
+    }
+  }
+}
+
+// What each column's scores are less by: its log-sum-exp, of columns that are none infinity.
+template <class K>
+__device__ void FindShifts(const SpanScores<K>& work) {
+  const PruneLaunch& launch = work.launch;
+  const int32_t at = work.thread;
+  if (at >= K::kColumns) {
+    return;
+  }
+  const Slot& slot = work.shared.slots[at / kSlotColumns];
+  const int32_t column = work.ColumnOf(slot, at % kSlotColumns);
+  if (column < 0 || launch.ranking == Ranking::kScoreMax) {
+    work.shared.shifts[at] = column < 0 ? INFINITY : 0.0F;
+    return;
+  }
+  const StageLayout& layout = launch.layouts[slot.block];
+  const int64_t parts = work.RowOf(slot, column) * layout.partials;
+  LogSum sum;
+  for (int64_t part = parts; part < parts + layout.partials; ++part) {
+    sum.Merge(
+        {launch.workspace[layout.partial_max + part], launch.workspace[layout.partial_sum + part]});
+  }
+  work.shared.shifts[at] = sum.max + logf(sum.sum);
+}
+
+// The largest of a tile's maxima by warp, for each row and block, to memory: of a group of four
+// warps, a thread a row.
+template <class K>
+__device__ void PutRanks(const SpanScores<K>& work,
+                         const float (&best)[K::kSlots][K::kTileRows],
+                         int32_t row) {
+  const int32_t of_tile = work.thread % 128;
+  const int32_t first_slot = work.thread / 128 * 4;
+  float rank = -INFINITY;
+#pragma unroll
+  for (int32_t at = first_slot; at < first_slot + 4; ++at) {
+    const Slot& slot = work.shared.slots[at];
+    rank = fmaxf(rank, best[at][of_tile]);
+    if (at == first_slot + 3 || slot.block != work.shared.slots[at + 1].block) {
+      if (slot.block >= 0 && row + of_tile < slot.candidates) {
+        AtomicMax(work.launch.workspace + work.launch.layouts[slot.block].rank + row + of_tile,
+                  rank);
+      }
+      rank = -INFINITY;
+    }
+  }
+}
+
+// The same shares, by `bounds`: the largest of the columns' scores, less their log-sum-exp, of each
+// candidate and block.
+template <class K>
+__global__ void __launch_bounds__(K::kThreads, K::kBlocksOfSm)
+    RankScores(const __grid_constant__ PruneLaunch launch) {
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<K>*>(shared_bytes);
+  const PrefillTile& tile = launch.tiles[blockIdx.x];
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * kSpanRows;
+  if (first >= tile.candidates) {
+    return;
+  }
+  const SpanScores<K> work{launch,
+                           tile,
+                           shared,
+                           static_cast<int32_t>(blockIdx.z),
+                           1,
+                           first,
+                           min(first + kSpanRows, tile.candidates)};
+  CopyToShared(launch.blocks + tile.first_block, shared.prune.get());
+  work.FindSlots();
+  __syncthreads();
+  FindShifts(work);
+  __syncthreads();
+  const int32_t warp = work.thread / 32;
+  const int32_t i = work.thread % 32 / 4;
+  const int32_t j = work.thread % 4;
+  const float shifts[2] = {shared.shifts[kSlotColumns * warp + i],
+                           shared.shifts[kSlotColumns * warp + 8 + i]};
+  work.Run([&](int32_t row, const auto& scores) {
+    auto& best = shared.best[row / K::kTileRows % 2];
+#pragma unroll
+    for (int32_t n = 0; n < K::kTileRows / 8; n += 4) {
+      float values[8];
+#pragma unroll
+      for (int32_t at = 0; at < 8; ++at) {
+        const float* c = scores.scores[n + at / 2].c + at % 2;
+        values[at] =
+            fmaxf(Scaled(launch.shape, c[0]) - shifts[0], Scaled(launch.shape, c[2]) - shifts[1]);
+      }
+      best[warp][8 * n + i / 2 * 8 + 2 * j + i % 2] = SpreadMaxima(values);
+    }
+    // Once a tile, since the next goes to the other place.
+    GroupBarrier();
+    PutRanks(work, best, row);
+  });
+}
+
+constexpr int32_t kClearThreads = 256;
+
+__global__ void __launch_bounds__(kClearThreads)
+    ClearRanks(const __grid_constant__ PruneLaunch launch) {
+  const StageLayout& layout = launch.layouts[blockIdx.y];
+  const int32_t candidate =
+      static_cast<int32_t>(blockIdx.x) * kClearThreads + static_cast<int32_t>(threadIdx.x);
+  if (layout.scored > 0 && candidate < layout.candidates) {
+    launch.workspace[layout.rank + candidate] = -INFINITY;
+  }
+}
+
+template <class K, class... Arguments>
+void Run(void (*kernel)(PruneLaunch, Arguments...),
+         const PruneLaunch& launch,
+         cudaStream_t stream,
+         Arguments... arguments) {
+  const int32_t keys = KeysOfCandidate(launch.stage);
+  const dim3 grid(static_cast<uint32_t>(launch.num_tiles),
+                  static_cast<uint32_t>(CeilDiv(int64_t{launch.most_candidates} * keys, kSpanRows)),
+                  static_cast<uint32_t>(launch.shape.num_kv_heads));
+  constexpr size_t kBytes = sizeof(Shared<K>);
+  // Shows as a launch that fails.
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kBytes));
+  kernel<<<grid, K::kThreads, kBytes, stream>>>(launch, arguments...);
+}
+
+template <class K>
+void Launch(const PruneLaunch& launch, cudaStream_t stream) {
+  const int32_t keys = KeysOfCandidate(launch.stage);
+  if constexpr (K::kBounds) {
+    if (!KeepsScores(launch.stage, launch.ranking)) {
+      const dim3 clear(static_cast<uint32_t>(CeilDiv(launch.most_candidates, kClearThreads)),
+                       static_cast<uint32_t>(launch.num_blocks));
+      ClearRanks<<<clear, kClearThreads, 0, stream>>>(launch);
+      if (launch.ranking != Ranking::kScoreMax) {
+        Run<K>(SumScores<K, false>, launch, stream, keys);
+      }
+      Run<K>(RankScores<K>, launch, stream);
+      return;
+    }
+  }
+  Run<K>(SumScores<K, true>, launch, stream, keys);
+}
+
+template <class Element, int32_t kDepth>
+void LaunchOfDepth(const PruneLaunch& launch, cudaStream_t stream) {
+  if (launch.stage.selector == Selector::kBounds) {
+    Launch<Kind<Element, kDepth, true, false>>(launch, stream);
+  } else if (launch.turns) {
+    Launch<Kind<Element, kDepth, false, true>>(launch, stream);
+  } else {
+    Launch<Kind<Element, kDepth, false, false>>(launch, stream);
+  }
+}
+
+template <class Element>
+void LaunchOfElement(const PruneLaunch& launch, cudaStream_t stream) {
+  if (launch.shape.head_dim == 64) {
+    LaunchOfDepth<Element, 64>(launch, stream);
+  } else {
+    LaunchOfDepth<Element, 128>(launch, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchPrefillScore(const PruneLaunch& launch, cudaStream_t stream) {
+  if (launch.shape.kv_dtype == DType::kBf16) {
+    LaunchOfElement<Bf16>(launch, stream);
+  } else {
+    LaunchOfElement<F16>(launch, stream);
+  }
+}
+
+}  // namespace longshore::cuda
