@@ -64,7 +64,10 @@ Attended Take(Response* response) {
                         std::move(*out->mutable_inline_data()));
   const std::string& lse = response->log_sum_exp().inline_data();
   attended.log_sum_exp.resize(lse.size() / sizeof(float));
-  std::memcpy(attended.log_sum_exp.data(), lse.data(), attended.log_sum_exp.size() * sizeof(float));
+  if (!lse.empty()) {  // memcpy may not be given null, even for nothing
+    std::memcpy(attended.log_sum_exp.data(), lse.data(),
+                attended.log_sum_exp.size() * sizeof(float));
+  }
   return attended;
 }
 
