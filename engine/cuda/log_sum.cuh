@@ -11,8 +11,10 @@ struct LogSum {
   float max = -INFINITY;
   float sum = 0.0F;
 
+  // Powers of e are powers of 2 of differences times `exponent`, in which a scale of the scores may
+  // be.
   template <int32_t kCount>
-  __device__ void Add(const float (&scores)[kCount]) {
+  __device__ void Add(const float (&scores)[kCount], float exponent) {
     float larger = max;
 #pragma unroll
     for (const float score : scores) {
@@ -21,11 +23,11 @@ struct LogSum {
     if (larger == -INFINITY) {
       return;  // differences of infinities are not numbers
     }
-    sum *= Exp2((max - larger) * kLog2E);
+    sum *= Exp2((max - larger) * exponent);
     max = larger;
 #pragma unroll
     for (const float score : scores) {
-      sum += Exp2((score - larger) * kLog2E);
+      sum += Exp2((score - larger) * exponent);
     }
   }
   __device__ void Merge(const LogSum& other) {

@@ -1,5 +1,4 @@
-#include "engine/cuda/elements.cuh"
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/row_end.cuh"
 
 namespace longshore::cuda {
 namespace {
@@ -13,43 +12,45 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   const AttentionShape& shape = launch.shape;
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;  // [kv_heads, rows]
-  if (index >= rows) {
-    return;
+  if (index >= rows || (launch.kind == AttendKind::kPrefill && layout.splits == 1)) {
+    return;  // none, or written already
   }
   const float* maxima = launch.workspace + layout.max + index;
   const float* sums = launch.workspace + layout.sum + index;
   const int32_t group = shape.GroupSize();
   const auto row = static_cast<int32_t>(index % layout.rows);
   const auto head = static_cast<int32_t>(index / layout.rows * group + row % group);
-  float max = launch.sink_logits == nullptr ? -INFINITY : launch.sink_logits[head];
+  float max = -INFINITY;
   for (int32_t split = 0; split < layout.splits; ++split) {
     max = fmaxf(max, maxima[split * rows]);
   }
-  float sum = launch.sink_logits == nullptr ? 0.0F : expf(launch.sink_logits[head] - max);
+  float sum = 0.0F;
   for (int32_t split = 0; split < layout.splits; ++split) {
     sum += sums[split * rows] * expf(maxima[split * rows] - max);
   }
+  const RowEnd end = EndOf(launch, head, max, sum);
   const AttendBlock& attend = launch.blocks[blockIdx.y];
   const int64_t out_row = (int64_t{attend.block.first_row} + row / group) * shape.num_heads + head;
-  const float largest = LargestFinite(launch.out.dtype);
   for (auto dim = static_cast<int32_t>(threadIdx.x % 32); dim < shape.head_dim; dim += 32) {
     const float* acc = launch.workspace + layout.acc + index * shape.head_dim + dim;
     float value = 0.0F;
     for (int32_t split = 0; split < layout.splits; ++split) {
       value = fmaf(acc[split * rows * shape.head_dim], expf(maxima[split * rows] - max), value);
     }
-    // Rounding may carry a mean past the largest number.
-    StoreAny(launch.out.dtype, fminf(fmaxf(value / sum, -largest), largest), launch.out.data,
+    StoreAny(launch.out.dtype, WithinRange(launch.out.dtype, value * end.factor), launch.out.data,
              out_row * shape.head_dim + dim);
   }
   if (launch.log_sum_exp != nullptr && threadIdx.x % 32 == 0) {
-    launch.log_sum_exp[out_row] = max + logf(sum);
+    launch.log_sum_exp[out_row] = end.log_sum_exp;
   }
 }
 
 }  // namespace
 
 void LaunchMergeSplits(const AttendLaunch& launch, cudaStream_t stream) {
+  if (launch.kind == AttendKind::kPrefill && launch.most_splits == 1) {
+    return;
+  }
   const int64_t rows = int64_t{launch.most_rows} * launch.shape.num_kv_heads;
   const dim3 grid(static_cast<uint32_t>(CeilDiv(rows, kWarps)),
                   static_cast<uint32_t>(launch.num_blocks));

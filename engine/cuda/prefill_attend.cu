@@ -1,7 +1,7 @@
-#include "engine/cuda/elements.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/prefill_attend.cuh"
 #include "engine/cuda/prefill_queries.cuh"
+#include "engine/cuda/row_end.cuh"
 #include "engine/cuda/shared_copy.cuh"
 #include "engine/cuda/turn_staged.cuh"
 
@@ -161,23 +161,80 @@ struct TileAttention {
     WaitAsync<1>();
     __syncthreads();
     Turn(0);
-    for (int32_t tile = 0; tile < Tiles(); ++tile) {
+    // The same for all, as the compiler must see to let products run on.
+    const int32_t tiles = __shfl_sync(0xffffffffu, Tiles(), 0);
+    typename Warp::Scores scores[Warp::kRowTiles];
+    for (int32_t tile = 0; tile < tiles; ++tile) {
       WaitAsync<0>();
       FenceForProducts();
       __syncthreads();  // and nobody needs what the next copies go over
+      auto* keys = &shared.keys[tile % SharedMemory::kKeyStages];
+      warp->Begin(&shared.queries, keys, scores);
       SendKeys(tile + 2);
       SendValues(tile + 1);
       CommitAsync();
       FindPlaces(tile + 3);
+      warp->End(SightOf(tile), &shared.queries, keys,
+                &shared.values[tile % SharedMemory::kValueStages], scores);
       Turn(tile + 1);
-      if (Warp::GroupRow() < rows) {
-        warp->Attend(SightOf(tile), &shared.queries, &shared.keys[tile % SharedMemory::kKeyStages],
-                     &shared.values[tile % SharedMemory::kValueStages]);
-      }
+      Warp::Finish();
     }
     WaitAsync<0>();
   }
 };
+
+// What rows of a split have found, to be merged with other splits.
+template <class Work>
+__device__ void PutSplit(const Work& work, int32_t split, const typename Work::Warp& warp) {
+  float* workspace = work.launch.workspace;
+  const AttendLayout& layout = work.layout;
+  const int64_t first =
+      (int64_t{split} * work.launch.shape.num_kv_heads + work.kv_head) * layout.rows +
+      work.first_row;
+  warp.Give(
+      [&](int32_t row, float max, float sum) {
+        if (row < work.rows && threadIdx.x % 4 == 0) {
+          workspace[layout.max + first + row] = max;
+          workspace[layout.sum + first + row] = sum;
+        }
+        return 1.0F;
+      },
+      [&](int32_t row, int32_t dim, float2 two) {
+        if (row < work.rows) {
+          const int64_t at = layout.acc + (first + row) * work.launch.shape.head_dim + dim;
+          *reinterpret_cast<float2*>(workspace + at) = two;
+        }
+      });
+}
+
+// What rows have found where there is one split: the output.
+template <class Work>
+__device__ void PutOutput(const Work& work, const typename Work::Warp& warp) {
+  const AttendLaunch& launch = work.launch;
+  const int32_t group = launch.shape.GroupSize();
+  const auto head_of = [&](int32_t row) {
+    return work.kv_head * group + (work.first_row + row) % group;
+  };
+  const auto index_of = [&](int32_t row) {
+    return int64_t{work.attend.block.first_row + (work.first_row + row) / group} *
+               launch.shape.num_heads +
+           head_of(row);
+  };
+  warp.Give(
+      [&](int32_t row, float max, float sum) {
+        const RowEnd end = EndOf(launch, head_of(row), max, sum);
+        if (row < work.rows && threadIdx.x % 4 == 0 && launch.log_sum_exp != nullptr) {
+          launch.log_sum_exp[index_of(row)] = end.log_sum_exp;
+        }
+        return end.factor;
+      },
+      [&](int32_t row, int32_t dim, float2 two) {
+        if (row < work.rows) {
+          StoreTwo(launch.out.dtype, two, launch.out.data,
+                   index_of(row) * launch.shape.head_dim + dim);
+        }
+      });
+}
 
 // Row tiles and splits (x), KV heads (y), blocks (z).
 template <class Element, int32_t kDepth, int32_t kWarps, bool kTurns, bool kSplits>
@@ -211,21 +268,11 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       static_cast<int32_t>(Min(layout.keys, int64_t{first_key} + layout.keys_of_split))};
   typename Work::Warp warp(launch.shape, first_row);
   work.Run(&warp);
-  const int64_t first =
-      (int64_t{split} * launch.shape.num_kv_heads + work.kv_head) * layout.rows + first_row;
-  warp.Give(
-      [&](int32_t row, float max, float sum) {
-        if (row < work.rows) {
-          launch.workspace[layout.max + first + row] = max;
-          launch.workspace[layout.sum + first + row] = sum;
-        }
-      },
-      [&](int32_t row, int32_t dim, float2 two) {
-        if (row < work.rows) {
-          *reinterpret_cast<float2*>(launch.workspace + layout.acc + (first + row) * kDepth + dim) =
-              two;
-        }
-      });
+  if (layout.splits > 1) {
+    PutSplit(work, split, warp);
+  } else {
+    PutOutput(work, warp);
+  }
 }
 
 template <class Element, int32_t kDepth, int32_t kWarps, bool kTurns, bool kSplits>
@@ -241,23 +288,31 @@ void Launch(const AttendLaunch& launch, cudaStream_t stream) {
   kernel<<<grid, 32 * kWarps, kBytes, stream>>>(launch);
 }
 
-template <class Element, int32_t kDepth, int32_t kWarps, bool kTurns>
+template <class Element, int32_t kDepth, bool kTurns, bool kSplits>
+void LaunchOfSplits(const AttendLaunch& launch, cudaStream_t stream) {
+  if (launch.most_rows <= 128) {
+    Launch<Element, kDepth, 4, kTurns, kSplits>(launch, stream);
+  } else {
+    Launch<Element, kDepth, 8, kTurns, kSplits>(launch, stream);
+  }
+}
+
+template <class Element, int32_t kDepth, bool kTurns>
 void LaunchOfTurns(const AttendLaunch& launch, cudaStream_t stream) {
   // An output that is rounded as coarsely cannot show what rounding the probabilities does.
   if (launch.out.dtype != DType::kBf16 && launch.out.dtype != launch.shape.kv_dtype) {
-    Launch<Element, kDepth, kWarps, kTurns, true>(launch, stream);
+    LaunchOfSplits<Element, kDepth, kTurns, true>(launch, stream);
   } else {
-    Launch<Element, kDepth, kWarps, kTurns, false>(launch, stream);
+    LaunchOfSplits<Element, kDepth, kTurns, false>(launch, stream);
   }
 }
 
 template <class Element, int32_t kDepth>
 void LaunchOfDepth(const AttendLaunch& launch, cudaStream_t stream) {
-  constexpr int32_t kWarps = 8;
   if (launch.turns) {
-    LaunchOfTurns<Element, kDepth, kWarps, true>(launch, stream);
+    LaunchOfTurns<Element, kDepth, true>(launch, stream);
   } else {
-    LaunchOfTurns<Element, kDepth, kWarps, false>(launch, stream);
+    LaunchOfTurns<Element, kDepth, false>(launch, stream);
   }
 }
 

@@ -68,10 +68,21 @@ struct WarpRows {
     return shape.logit_soft_cap > 0.0F ? 1.0F : shape.softmax_scale;
   }
 
-  // A tile of keys. The products of one half of the rows run beside the exponentials of the other,
-  // where registers are for both.
-  __device__ void Attend(const TileSight& sight, Queries* queries, Keys* keys, Keys* values) {
-    Scores scores[kRowTiles];
+  // A tile of keys: Begin() asks for products, End() takes them and asks for others, which are
+  // there after Finish(): between these calls is time for other work. Products of one half of the
+  // rows run beside the exponentials of the other, where registers are for both.
+  __device__ void Begin(Queries* queries, Keys* keys, Scores (&scores)[kRowTiles]) const {
+    if constexpr (kHasWarpgroups && !kSplits) {
+      BeginProducts();
+      ScoreByGroup(0, queries, keys, scores[0]);
+      ScoreByGroup(1, queries, keys, scores[1]);
+    }
+  }
+  __device__ void End(const TileSight& sight,
+                      Queries* queries,
+                      Keys* keys,
+                      Keys* values,
+                      Scores (&scores)[kRowTiles]) {
     if constexpr (!kHasWarpgroups) {
 #pragma unroll
       for (int32_t tile = 0; tile < kRowTiles; ++tile) {
@@ -93,28 +104,28 @@ struct WarpRows {
         WaitProducts<0>();
       }
     } else {
-      BeginProducts();
-      ScoreByGroup(0, queries, keys, scores[0]);
-      ScoreByGroup(1, queries, keys, scores[1]);
       WaitProducts<1>();
       Softmax(sight, 0, 0, scores[0]);
       AddValuesByGroup(scores[0], values, acc[0]);
       WaitProducts<1>();
       Softmax(sight, 1, 0, scores[1]);
       AddValuesByGroup(scores[1], values, acc[1]);
+    }
+  }
+
+  __device__ static void Finish() {
+    if constexpr (kHasWarpgroups) {
       WaitProducts<0>();
     }
   }
 
   __device__ void ScoreByGroup(int32_t tile, Queries* queries, Keys* keys, Scores& scores) const {
+    const uint64_t left = MatrixAt(&queries->chunks[0][GroupRow() + 64 * tile][0], 16);
+    const uint64_t right = MatrixAt(&keys->chunks[0][0][0], 16);
 #pragma unroll
     for (int32_t chunk = 0; chunk < kDepth / 8; chunk += 2) {
-      // Elements of a row are not swapped by more than the hardware undoes.
-      const auto at = [&](auto* panels, int32_t row) {
-        return MatrixAt(&panels->chunks[chunk / 8][row][chunk % 8], 16);
-      };
-      MultiplyShared(Columns<kTileKeys>{}, Element{}, at(queries, GroupRow() + 64 * tile),
-                     at(keys, 0), chunk, scores);
+      MultiplyShared(Columns<kTileKeys>{}, Element{}, left + ChunksOn<Queries>(chunk),
+                     right + ChunksOn<Keys>(chunk), chunk, scores);
     }
     CommitProducts();
   }
@@ -141,10 +152,11 @@ struct WarpRows {
     for (int32_t step = 0; step < kKeySteps; ++step) {
       probabilities[step] = Rounded(scores, step);
     }
+    const uint64_t first = MatrixAt(&values->chunks[0][0][0], kPanelBytes);
     BeginProducts();
 #pragma unroll
     for (int32_t step = 0; step < kKeySteps; ++step) {
-      const uint64_t at = MatrixAt(&values->chunks[0][16 * step][0], kPanelBytes);
+      const uint64_t at = first + 16 * 128 / 16 * step;
       MultiplyRows(Columns<kDepth>{}, Element{}, probabilities[step].high, at, sums);
       if constexpr (kSplits) {
         MultiplyRows(Columns<kDepth>{}, Element{}, probabilities[step].low, at, sums);
@@ -204,7 +216,7 @@ struct WarpRows {
         scores[at / 4].c[at % 4] = Scaled(shape, scores[at / 4].c[at % 4]);
       }
     }
-    if (!sight.all) {
+    if (!__all_sync(0xffffffffu, sight.all)) {
       Hide(sight, tile, first_key, scores);
     }
     const float exponent = Scale() * kLog2E;
@@ -265,7 +277,8 @@ struct WarpRows {
     }
   }
 
-  // put(row, maximum, sum), put_acc(row, dimension, two values): rows count from the tile's first.
+  // put(row, maximum, sum) for each row, by four lanes, gives what its values are to be multiplied
+  // by; put_acc(row, dimension, two values): rows count from the tile's first.
   template <class Put, class PutAcc>
   __device__ void Give(const Put& put, const PutAcc& put_acc) const {
     const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -277,13 +290,11 @@ struct WarpRows {
       all += __shfl_xor_sync(0xffffffffu, all, 1);
       all += __shfl_xor_sync(0xffffffffu, all, 2);
       const int32_t row = WarpRow() + 64 * tile + 8 * half + lane / 4;
-      if (lane % 4 == 0) {
-        put(row, max[tile][half] * Scale(), all);
-      }
+      const float factor = put(row, max[tile][half] * Scale(), all);
 #pragma unroll
       for (int32_t dims = 0; dims < kDimTiles; ++dims) {
         const float* two = acc[tile][dims].c + 2 * half;
-        put_acc(row, 8 * dims + lane % 4 * 2, float2{two[0], two[1]});
+        put_acc(row, 8 * dims + lane % 4 * 2, float2{two[0] * factor, two[1] * factor});
       }
     }
   }

@@ -46,7 +46,9 @@ struct Shared {
 
   Panels<K::kColumns, K::kRowDepth> queries;
   Rows rows[K::kStages];
-  int32_t ids[K::kTurns ? K::kStages : 1][K::kTileRows];
+  // Of four tiles: where rows are, and their ids.
+  const std::byte* places[4][K::kTileRows];
+  int32_t ids[K::kTurns ? 4 : 1][K::kTileRows];
   float best[K::kBounds ? 2 : 1][K::kSlots][K::kBounds ? K::kTileRows : 1];  // of RankScores
   float shifts[K::kColumns];
   Slot slots[K::kSlots];
@@ -140,52 +142,49 @@ struct SpanScores {
         });
   }
 
-  // Where the rows of a tile are that this thread copies an eighth of. Rows behind the end stand
-  // for the last, and do not count.
-  struct Places {
-    const std::byte* rows[kCopySteps];
-    int32_t ids[kCopySteps];
-  };
-  __device__ void Find(int32_t first, Places* places) const {
+  // Where the rows of a tile are, a thread a row. Rows behind the end stand for the last, and do
+  // not count.
+  __device__ void FindPlaces(int32_t tile_index) const {
+    const int32_t first = first_row + tile_index * K::kTileRows;
+    if (thread >= K::kTileRows || first >= end_row) {
+      return;
+    }
     const PruneBlock& prune = *shared.prune;
     const KvView& kv = prune.block.kv;
     const int32_t chunk = launch.stage.chunk_tokens;
-    const SummaryKind kind =
-        PruneKeysAreUnrotated(prune.rule.style) ? SummaryKind::kUnrotated : SummaryKind::kRotated;
-#pragma unroll
-    for (int32_t step = 0; step < kCopySteps; ++step) {
-      const int32_t row = min(first + step * kCopyRows + thread / 8, end_row - 1);
-      const int32_t candidate = row / keys;
-      int32_t token = prune.Candidate(candidate, chunk);
-      if constexpr (K::kBounds) {
-        places->rows[step] = kv.Summary(kind, token) + int64_t{2} * kv_head * kv.head_bytes;
-      } else {
-        const int32_t key = row % keys;
-        token +=
-            launch.stage.selector == Selector::kProbes ? (2 * key + 1) * chunk / (2 * keys) : key;
-        places->rows[step] = kv.Keys(token) + int64_t{kv_head} * kv.head_bytes;
-        places->ids[step] = static_cast<int32_t>(PruneKeyId(prune.rule, 0, token, candidate));
+    const int32_t row = min(first + thread, end_row - 1);
+    const int32_t candidate = row / keys;
+    int32_t token = prune.Candidate(candidate, chunk);
+    if constexpr (K::kBounds) {
+      const SummaryKind kind =
+          PruneKeysAreUnrotated(prune.rule.style) ? SummaryKind::kUnrotated : SummaryKind::kRotated;
+      shared.places[tile_index % 4][thread] =
+          kv.Summary(kind, token) + int64_t{2} * kv_head * kv.head_bytes;
+    } else {
+      const int32_t key = row % keys;
+      token +=
+          launch.stage.selector == Selector::kProbes ? (2 * key + 1) * chunk / (2 * keys) : key;
+      shared.places[tile_index % 4][thread] = kv.Keys(token) + int64_t{kv_head} * kv.head_bytes;
+      if constexpr (K::kTurns) {
+        shared.ids[tile_index % 4][thread] =
+            static_cast<int32_t>(PruneKeyId(prune.rule, 0, token, candidate));
       }
     }
   }
 
-  // Stage `stage` of the span: some elements of a tile's rows.
-  __device__ void Send(int32_t stage, Places* places) const {
+  // Stage `stage` of the span: some elements of a tile's rows, eight threads a row.
+  __device__ void Send(int32_t stage) const {
     if (stage < Stages()) {
-      if (stage % K::kStagesOfTile == 0) {
-        Find(first_row + stage / K::kStagesOfTile * K::kTileRows, places);
-      }
-      auto* to = &shared.rows[stage % K::kStages];
+      const std::byte* const* places = shared.places[stage / K::kStagesOfTile % 4] + thread / 8;
       const int32_t offset = stage % K::kStagesOfTile * K::kStageDepth * 2 + thread % 8 * 16;
+      // Rows that are eight apart are swapped alike.
+      uint4* to = shared.rows[stage % K::kStages].At(thread / 8, thread % 8);
 #pragma unroll
       for (int32_t step = 0; step < kCopySteps; ++step) {
-        const int32_t row = step * kCopyRows + thread / 8;
 #pragma unroll
         for (int32_t panel = 0; panel < K::kStageDepth / 64; ++panel) {
-          CopyAsync(to->At(row, 8 * panel + thread % 8), places->rows[step] + offset + 128 * panel);
-        }
-        if (K::kTurns && thread % 8 == 0) {
-          shared.ids[stage % K::kStages][row] = places->ids[step];
+          CopyAsync(to + panel * (8 * K::kTileRows) + step * (8 * kCopyRows),
+                    places[step * kCopyRows] + offset + 128 * panel);
         }
       }
     }
@@ -197,7 +196,7 @@ struct SpanScores {
       constexpr int32_t kFours = K::kDepth / 8;
       const RopeRows& rope = shared.prune.get()->block.rope;
       auto* rows = &shared.rows[stage % K::kStages];
-      const int32_t* ids = shared.ids[stage % K::kStages];
+      const int32_t* ids = shared.ids[stage / K::kStagesOfTile % 4];
 #pragma unroll 2
       for (int32_t at = thread; at < K::kTileRows * kFours; at += K::kThreads) {
         const int32_t row = at / kFours;
@@ -213,10 +212,14 @@ struct SpanScores {
   // take(first row, scores) for each tile of the span.
   template <class Take>
   __device__ void Run(const Take& take) const {
-    Places places;
+#pragma unroll 1
+    for (int32_t tile_index = 0; tile_index < 3; ++tile_index) {
+      FindPlaces(tile_index);
+    }
+    __syncthreads();
 #pragma unroll
     for (int32_t stage = 0; stage < K::kStages - 1; ++stage) {
-      Send(stage, &places);
+      Send(stage);
     }
     LoadQueries();
     Scores scores;
@@ -225,9 +228,12 @@ struct SpanScores {
       WaitAsync<K::kStages - 2>();
       FenceForProducts();
       __syncthreads();  // and nobody needs what the next copies go over
-      Send(stage + K::kStages - 1, &places);
-      Turn(stage);
+      Send(stage + K::kStages - 1);
       const int32_t part = stage % K::kStagesOfTile;
+      if (part == 0) {
+        FindPlaces(stage / K::kStagesOfTile + 3);
+      }
+      Turn(stage);
       scores.template Add<K::kStageDepth>(part == 0, part * (K::kStageDepth / 64), &shared.queries,
                                           &shared.rows[stage % K::kStages]);
       if (part == K::kStagesOfTile - 1) {
@@ -247,7 +253,46 @@ struct SpanScores {
   }
 };
 
-// The scores of one column and tile, to the running sum and, where there is a place, to memory.
+// Scores of a column, as they come out of the product, to the running sum and, where there is a
+// place, to memory. row_of(index): in the tile, of a candidate's first row; negative: not this
+// lane's. What is not below `left` does not count. `all`: there is neither.
+template <int32_t kCount, class RowOf>
+__device__ void TakeScores(const AttentionShape& shape,
+                           int32_t keys,
+                           int32_t left,
+                           bool all,
+                           const RowOf& row_of,
+                           float* to,
+                           float (&scores)[kCount],
+                           LogSum* sum) {
+  const bool capped = shape.logit_soft_cap > 0.0F;
+  const float scale = capped ? 1.0F : shape.softmax_scale;
+  if (capped) {
+#pragma unroll
+    for (float& score : scores) {
+      score = Scaled(shape, score);
+    }
+  }
+  if (!all) {
+#pragma unroll
+    for (int32_t at = 0; at < kCount; ++at) {
+      const int32_t row = row_of(at);
+      scores[at] = row < 0 || row >= left ? -INFINITY : scores[at];
+    }
+  }
+  if (to != nullptr) {
+#pragma unroll
+    for (int32_t at = 0; at < kCount; ++at) {
+      const int32_t row = row_of(at);
+      if (all || (row >= 0 && row < left)) {
+        to[row / keys] = scores[at] * scale;
+      }
+    }
+  }
+  sum->Add(scores, scale * kLog2E);
+}
+
+// One column of a tile.
 template <class Scores>
 __device__ void TakeColumn(const AttentionShape& shape,
                            const Scores& scores,
@@ -258,15 +303,17 @@ __device__ void TakeColumn(const AttentionShape& shape,
                            LogSum* sum) {
   constexpr int32_t kRowTiles = Scores::kRowTiles;
   const int32_t j = static_cast<int32_t>(threadIdx.x) % 4;
+  const bool all = left >= 8 * kRowTiles;
   if (keys == 1) {
-    float values[2 * kRowTiles];
-    scores.ForEachRow(half, [&](int32_t at, int32_t row, float score) {
-      values[at] = row < left ? Scaled(shape, score) : -INFINITY;
-      if (to != nullptr && row < left) {
-        to[row] = values[at];
-      }
-    });
-    sum->Add(values);
+    constexpr int32_t kAtOnce = 16;  // as registers allow
+#pragma unroll
+    for (int32_t first = 0; first < kRowTiles; first += kAtOnce / 2) {
+      float values[kAtOnce];
+      scores.CopyTo(half, first, values);
+      TakeScores(
+          shape, keys, left, all, [&](int32_t at) { return 8 * (first + at / 2) + 2 * j + at % 2; },
+          to, values, sum);
+    }
     return;
   }
   float best[kRowTiles];
@@ -274,27 +321,15 @@ __device__ void TakeColumn(const AttentionShape& shape,
   if (keys == 8) {
     float mine[kRowTiles / 4];
     TakeFourth(best, mine);
-#pragma unroll
-    for (int32_t at = 0; at < kRowTiles / 4; ++at) {
-      const int32_t candidate = j * (kRowTiles / 4) + at;
-      mine[at] = 8 * candidate < left ? Scaled(shape, mine[at]) : -INFINITY;
-      if (to != nullptr && 8 * candidate < left) {
-        to[candidate] = mine[at];
-      }
-    }
-    sum->Add(mine);
+    TakeScores(
+        shape, keys, left, all, [&](int32_t at) { return 8 * (j * (kRowTiles / 4) + at); }, to,
+        mine, sum);
     return;
   }
-#pragma unroll
-  for (int32_t n = 0; n < kRowTiles; ++n) {
-    const int32_t row = 8 * n + 2 * j;
-    const bool there = row % keys == 0 && row < left;
-    best[n] = there ? Scaled(shape, best[n]) : -INFINITY;
-    if (to != nullptr && there) {
-      to[row / keys] = best[n];
-    }
-  }
-  sum->Add(best);
+  TakeScores(
+      shape, keys, left, false,
+      [&](int32_t at) { return (8 * at + 2 * j) % keys == 0 ? 8 * at + 2 * j : -1; }, to, best,
+      sum);
 }
 
 // Column tiles (x), spans of candidates (y), KV heads (z): partial sums of each column's
@@ -321,7 +356,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kBounds&& kStores ? 1 : K::kBl
   CopyToShared(launch.blocks + tile.first_block, shared.prune.get());
   work.FindSlots();
   __syncthreads();
-  const Slot& slot = work.OwnSlot();
+  const Slot slot = work.OwnSlot();
   const int32_t lane = work.thread % 32;
   LogSum sums[2];
   work.Run([&](int32_t row, const auto& scores) {
@@ -337,8 +372,10 @@ __global__ void __launch_bounds__(K::kThreads, K::kBounds&& kStores ? 1 : K::kBl
       TakeColumn(launch.shape, scores, keys, half, slot.candidates * keys - row, to, &sums[half]);
     }
   });
+  const float scale = launch.shape.logit_soft_cap > 0.0F ? 1.0F : launch.shape.softmax_scale;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
+    sums[half].max *= scale;
     for (int32_t step = 1; step < 4; step *= 2) {
       sums[half].Merge({__shfl_xor_sync(0xffffffffu, sums[half].max, step),
                         __shfl_xor_sync(0xffffffffu, sums[half].sum, step)});

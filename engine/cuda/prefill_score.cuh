@@ -24,13 +24,12 @@ struct WarpScores {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
     if constexpr (kHasWarpgroups) {
       BeginProducts();
+      const uint64_t left = MatrixAt(&queries->chunks[query_panel][warp / 4 * 64][0], 16);
+      const uint64_t right = MatrixAt(&rows->chunks[0][0][0], 16);
 #pragma unroll
       for (int32_t chunk = 0; chunk < kDepth / 8; chunk += 2) {
-        MultiplyShared(
-            Columns<kTileRows>{}, Element{},
-            MatrixAt(&queries->chunks[query_panel + chunk / 8][warp / 4 * 64][chunk % 8], 16),
-            MatrixAt(&rows->chunks[chunk / 8][0][chunk % 8], 16), begins && chunk == 0 ? 0 : 1,
-            scores);
+        MultiplyShared(Columns<kTileRows>{}, Element{}, left + ChunksOn<Queries>(chunk),
+                       right + ChunksOn<Rows>(chunk), begins && chunk == 0 ? 0 : 1, scores);
       }
       CommitProducts();
       WaitProducts<0>();
@@ -56,13 +55,12 @@ struct WarpScores {
     }
   }
 
-  // Of column i + 8 half, whose candidates have one row each.
-  template <class Body>
-  __device__ void ForEachRow(int32_t half, const Body& body) const {
-    const int32_t j = static_cast<int32_t>(threadIdx.x) % 4;
+  // Of column i + 8 half: value `at` is that of row 8 (first + at / 2) + 2 j + at % 2.
+  template <int32_t kCount>
+  __device__ void CopyTo(int32_t half, int32_t first, float (&values)[kCount]) const {
 #pragma unroll
-    for (int32_t at = 0; at < 2 * kRowTiles; ++at) {
-      body(at, 8 * (at / 2) + 2 * j + at % 2, scores[at / 2].c[2 * half + at % 2]);
+    for (int32_t at = 0; at < kCount; ++at) {
+      values[at] = scores[first + at / 2].c[2 * half + at % 2];
     }
   }
 

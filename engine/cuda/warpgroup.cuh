@@ -35,7 +35,8 @@ __device__ inline void WaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
-// Where a matrix lies, in 128-byte swizzled panels (the bits that PTX defines). `next_panel`: bytes
+// Where a matrix lies, in 128-byte swizzled panels (the bits that PTX defines, of which the lowest
+// count 16 bytes). `next_panel`: bytes
 // between panels of 64 elements, which matters where these are columns.
 __device__ inline uint64_t MatrixAt(const void* from, uint32_t next_panel) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(from));
@@ -43,6 +44,12 @@ __device__ inline uint64_t MatrixAt(const void* from, uint32_t next_panel) {
   constexpr uint64_t kSwizzle128 = 1;
   return (address & 0x3ffffu) / 16 | uint64_t{next_panel / 16} << 16 | kNextEightRows << 32 |
          kSwizzle128 << 62;
+}
+// To be added for what begins `chunk` chunks further on in the rows.
+template <class Rows>
+__device__ constexpr uint64_t ChunksOn(int32_t chunk) {
+  return static_cast<uint64_t>(chunk / 8) * (sizeof(Rows::chunks[0]) / 16) +
+         static_cast<uint64_t>(chunk % 8);
 }
 
 // Which instruction: the number of columns.
