@@ -9,8 +9,6 @@ namespace longshore::cuda {
 // different banks.
 template <int32_t kRows, int32_t kDepth>
 struct Panels {
-  static constexpr int32_t kChunks = kDepth / 8;  // of a row
-
   // Aligned as the hardware's own swizzle wants it.
   alignas(1024) uint4 chunks[kDepth / 64][kRows][8];
 

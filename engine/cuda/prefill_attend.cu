@@ -3,7 +3,7 @@
 #include "engine/cuda/prefill_queries.cuh"
 #include "engine/cuda/row_end.cuh"
 #include "engine/cuda/shared_copy.cuh"
-#include "engine/cuda/turn_staged.cuh"
+#include "engine/cuda/turn_panels.cuh"
 
 namespace longshore::cuda {
 namespace {
@@ -50,6 +50,8 @@ struct TileAttention {
   int32_t rows;
   int32_t first_key;
   int32_t end_key;
+  int32_t oldest;  // positions of the first and the last row
+  int32_t newest;
 
   // Not kept: it is long, and needed seldom.
   __device__ AttendIds Ids() const {
@@ -78,13 +80,16 @@ struct TileAttention {
     if (tile >= Tiles()) {
       return;
     }
-    constexpr int32_t kChunks = SharedMemory::Keys::kChunks;
-    const KeyPlaces& places = shared.places[tile % SharedMemory::kPlaces];
-#pragma unroll 1
-    for (int32_t step = 0; step < kTileKeys * kChunks / kThreads; ++step) {
-      const int32_t at = step * kThreads + static_cast<int32_t>(threadIdx.x);
-      CopyAsync(to->At(at / kChunks, at % kChunks),
-                places.keys[at / kChunks] + offset + at % kChunks * 16);
+    constexpr int32_t kChunks = kDepth / 8;
+    constexpr int32_t kRowStep = kThreads / kChunks;
+    static_assert(kRowStep % 8 == 0);  // rows that are swapped alike
+    const int32_t row = static_cast<int32_t>(threadIdx.x) / kChunks;
+    const int32_t chunk = static_cast<int32_t>(threadIdx.x) % kChunks;
+    const std::byte* const* keys = shared.places[tile % SharedMemory::kPlaces].keys + row;
+    uint4* at = to->At(row, chunk);
+#pragma unroll
+    for (int32_t step = 0; step < kTileKeys / kRowStep; ++step) {
+      CopyAsync(at + 8 * kRowStep * step, keys[kRowStep * step] + offset + 16 * chunk);
     }
   }
   __device__ void SendKeys(int32_t tile) const {
@@ -101,17 +106,9 @@ struct TileAttention {
       if (tile >= Tiles()) {
         return;
       }
-      constexpr int32_t kFours = kDepth / 8;
-      const KeyPlaces& places = shared.places[tile % SharedMemory::kPlaces];
-      auto* keys = &shared.keys[tile % SharedMemory::kKeyStages];
-#pragma unroll 1
-      for (auto at = static_cast<int32_t>(threadIdx.x); at < kTileKeys * kFours; at += kThreads) {
-        const int32_t row = at / kFours;
-        const int32_t pair = at % kFours * 4;
-        TurnFour<Element, kDepth>(attend.block.rope.pairing, pair,
-                                  FourTurnsOf(attend.block.rope, places.ids[row], pair),
-                                  [&](int32_t chunk) { return keys->At(row, chunk); });
-      }
+      TurnPanels<Element, kThreads>(attend.block.rope,
+                                    shared.places[tile % SharedMemory::kPlaces].ids,
+                                    &shared.keys[tile % SharedMemory::kKeyStages]);
     }
   }
 
@@ -137,9 +134,6 @@ struct TileAttention {
   __device__ TileSight SightOf(int32_t tile) const {
     const KeyPlaces& places = shared.places[tile % SharedMemory::kPlaces];
     const int32_t keys = min(kTileKeys, end_key - first_key - tile * kTileKeys);
-    const int32_t group = launch.shape.GroupSize();
-    const int64_t oldest = attend.block.first_position + first_row / group;
-    const int64_t newest = attend.block.first_position + (first_row + rows - 1) / group;
     const bool all = keys == kTileKeys && places.tokens[kTileKeys - 1] <= oldest &&
                      (attend.sliding_window_tokens == 0 ||
                       places.tokens[0] > newest - attend.sliding_window_tokens);
@@ -256,16 +250,20 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   }
   const int32_t first_row = static_cast<int32_t>(blockIdx.x) % row_tiles * kRows;
   const int32_t first_key = split * layout.keys_of_split;
-  const Work work{
-      launch,
-      shared,
-      attend,
-      layout,
-      static_cast<int32_t>(blockIdx.y),
-      first_row,
-      min(kRows, layout.rows - first_row),
-      first_key,
-      static_cast<int32_t>(Min(layout.keys, int64_t{first_key} + layout.keys_of_split))};
+  const int32_t rows = min(kRows, layout.rows - first_row);
+  const int32_t group = launch.shape.GroupSize();
+  const auto position = static_cast<int32_t>(attend.block.first_position);
+  const Work work{launch,
+                  shared,
+                  attend,
+                  layout,
+                  static_cast<int32_t>(blockIdx.y),
+                  first_row,
+                  rows,
+                  first_key,
+                  static_cast<int32_t>(Min(layout.keys, int64_t{first_key} + layout.keys_of_split)),
+                  position + first_row / group,
+                  position + (first_row + rows - 1) / group};
   typename Work::Warp warp(launch.shape, first_row);
   work.Run(&warp);
   if (layout.splits > 1) {

@@ -211,9 +211,11 @@ struct WarpRows {
   // rescaled where a maximum has moved.
   __device__ void Softmax(const TileSight& sight, int32_t tile, int32_t first_key, Scores& scores) {
     if (shape.logit_soft_cap > 0.0F) {
+      const float within = shape.softmax_scale / shape.logit_soft_cap;
 #pragma unroll
       for (int32_t at = 0; at < 4 * kKeyTiles; ++at) {
-        scores[at / 4].c[at % 4] = Scaled(shape, scores[at / 4].c[at % 4]);
+        float* score = &scores[at / 4].c[at % 4];
+        *score = shape.logit_soft_cap * FastTanh(*score * within);
       }
     }
     if (!__all_sync(0xffffffffu, sight.all)) {

@@ -4,7 +4,7 @@
 #include "engine/cuda/prefill_queries.cuh"
 #include "engine/cuda/prefill_score.cuh"
 #include "engine/cuda/shared_copy.cuh"
-#include "engine/cuda/turn_staged.cuh"
+#include "engine/cuda/turn_panels.cuh"
 
 namespace longshore::cuda {
 namespace {
@@ -193,17 +193,9 @@ struct SpanScores {
 
   __device__ void Turn(int32_t stage) const {
     if constexpr (K::kTurns) {
-      constexpr int32_t kFours = K::kDepth / 8;
-      const RopeRows& rope = shared.prune.get()->block.rope;
-      auto* rows = &shared.rows[stage % K::kStages];
-      const int32_t* ids = shared.ids[stage / K::kStagesOfTile % 4];
-#pragma unroll 2
-      for (int32_t at = thread; at < K::kTileRows * kFours; at += K::kThreads) {
-        const int32_t row = at / kFours;
-        const int32_t pair = at % kFours * 4;
-        TurnFour<Element, K::kDepth>(rope.pairing, pair, FourTurnsOf(rope, ids[row], pair),
-                                     [&](int32_t chunk) { return rows->At(row, chunk); });
-      }
+      TurnPanels<Element, K::kThreads>(shared.prune.get()->block.rope,
+                                       shared.ids[stage / K::kStagesOfTile % 4],
+                                       &shared.rows[stage % K::kStages]);
       FenceForProducts();
       __syncthreads();
     }
@@ -268,9 +260,10 @@ __device__ void TakeScores(const AttentionShape& shape,
   const bool capped = shape.logit_soft_cap > 0.0F;
   const float scale = capped ? 1.0F : shape.softmax_scale;
   if (capped) {
+    const float within = shape.softmax_scale / shape.logit_soft_cap;
 #pragma unroll
     for (float& score : scores) {
-      score = Scaled(shape, score);
+      score = shape.logit_soft_cap * FastTanh(score * within);
     }
   }
   if (!all) {

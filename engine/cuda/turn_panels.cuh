@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cuda/panels.cuh"
+#include "engine/cuda/turn_staged.cuh"
+
+namespace longshore::cuda {
+
+// The angles of pairs [4 four, 4 four + 4) of an id. Tables have fewer than 2^32 elements.
+__device__ inline FourTurns FourTurnsAt(const RopeRows& rope, uint32_t id, uint32_t four) {
+  const auto pairs = static_cast<uint32_t>(rope.pairs);
+  const uint32_t coarse = (id / 64) * pairs + 4 * four;
+  const uint32_t fine = (id % 64) * pairs + 4 * four;
+  const auto load = [](const float* from, uint32_t at) {
+    return __ldg(reinterpret_cast<const float4*>(from + at));
+  };
+  const float4 cc = load(rope.coarse_cos, coarse);
+  const float4 cs = load(rope.coarse_sin, coarse);
+  const float4 fc = load(rope.fine_cos, fine);
+  const float4 fs = load(rope.fine_sin, fine);
+  return {Compose({cc.x, cs.x}, {fc.x, fs.x}), Compose({cc.y, cs.y}, {fc.y, fs.y}),
+          Compose({cc.z, cs.z}, {fc.z, fs.z}), Compose({cc.w, cs.w}, {fc.w, fs.w})};
+}
+
+// Turns rows in place, all their dimensions, and rounds them to Element, by kThreads threads: each
+// has the same four pairs of every so many rows, which are swapped alike.
+//
+//   ids  [rows] in shared memory
+template <class Element, int32_t kThreads, int32_t kRows, int32_t kDepth>
+__device__ void TurnPanels(const RopeRows& rope, const int32_t* ids, Panels<kRows, kDepth>* rows) {
+  constexpr int32_t kFours = kDepth / 8;
+  constexpr int32_t kRowStep = kThreads / kFours;
+  constexpr int32_t kSteps = kRows / kRowStep;
+  static_assert(kRowStep % 8 == 0 && kSteps * kRowStep == kRows);
+  const int32_t four = static_cast<int32_t>(threadIdx.x) % kFours;
+  const int32_t row = static_cast<int32_t>(threadIdx.x) / kFours;
+  constexpr int32_t kNext = kRowStep * 16;  // words of four elements between the rows of a thread
+  const auto angles = [&](int32_t step) {
+    return FourTurnsAt(rope, static_cast<uint32_t>(ids[row + step * kRowStep]),
+                       static_cast<uint32_t>(four));
+  };
+  if (rope.pairing == RopePairing::kInterleaved) {
+    uint4* words = rows->At(row, four);
+#pragma unroll 1
+    for (int32_t step = 0; step < kSteps; ++step, words += kNext / 2) {
+      const FourTurns turns = angles(step);
+      uint4 pairs = *words;
+      TurnNeighbours<Element>(turns.x, &pairs.x);
+      TurnNeighbours<Element>(turns.y, &pairs.y);
+      TurnNeighbours<Element>(turns.z, &pairs.z);
+      TurnNeighbours<Element>(turns.w, &pairs.w);
+      *words = pairs;
+    }
+    return;
+  }
+  auto* first = reinterpret_cast<uint2*>(rows->At(row, four / 2)) + four % 2;
+  auto* second = reinterpret_cast<uint2*>(rows->At(row, kDepth / 16 + four / 2)) + four % 2;
+#pragma unroll 2
+  for (int32_t step = 0; step < kSteps; ++step) {
+    const FourTurns turns = angles(step);
+    uint2 x = first[step * kNext];
+    uint2 y = second[step * kNext];
+    TurnHalves<Element>(turns.x, turns.y, &x.x, &y.x);
+    TurnHalves<Element>(turns.z, turns.w, &x.y, &y.y);
+    first[step * kNext] = x;
+    second[step * kNext] = y;
+  }
+}
+
+}  // namespace longshore::cuda
