@@ -22,6 +22,7 @@ __device__ void LoadTileQueries(const TensorRef& q,
                                 const QueryOf& query_of,
                                 const Put& put) {
   constexpr int32_t kFours = kDepth / 8;
+#pragma unroll 2
   for (auto at = static_cast<int32_t>(threadIdx.x); at < rows * kFours;
        at += static_cast<int32_t>(blockDim.x)) {
     const int32_t row = at / kFours;
