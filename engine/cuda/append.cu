@@ -1,4 +1,5 @@
 #include "engine/core/block.h"
+#include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/rotate.cuh"
 
@@ -58,7 +59,7 @@ __device__ void WriteSummary(SummaryKind kind,
   for (auto dim = static_cast<int32_t>(threadIdx.x); dim < shape.head_dim; dim += kThreads) {
     float largest = -INFINITY;
     float smallest = INFINITY;
-#pragma unroll 4
+#pragma unroll 16
     for (int32_t token = 0; token < kBlockTokens; ++token) {
       const auto* row = reinterpret_cast<const Element*>(keys + int64_t{token} * kv.token_bytes);
       const float value = kind == SummaryKind::kUnrotated
@@ -77,8 +78,8 @@ __device__ void WriteSummary(SummaryKind kind,
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
     AppendRows(const __grid_constant__ AppendLaunch launch) {
-  const PagePart part = launch.parts[blockIdx.x];
-  const AppendItem& item = launch.items[part.item];
+  const PagePart part = launch.Part(blockIdx.x);
+  const AppendItem& item = launch.Item(part.item);
   const auto kv_head = static_cast<int32_t>(blockIdx.y);
   const KvView& kv = item.kv;
   const int64_t first_row = item.first_row + (part.token - item.position);
@@ -90,6 +91,8 @@ __global__ void __launch_bounds__(kThreads)
       WriteRows(from, first_row, part.rows, launch.shape, kv_head, kv.dtype, kv.token_bytes, to);
     }
   };
+  WaitForEarlier();
+  LetLaterStart();
   write(launch.k, kv.Keys(part.token) + int64_t{kv_head} * kv.head_bytes);
   write(launch.v, kv.Values(part.token) + int64_t{kv_head} * kv.head_bytes);
   const int64_t end = part.token + part.rows;
@@ -111,7 +114,7 @@ void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(launch.num_parts),
                   static_cast<uint32_t>(launch.shape.num_kv_heads));
   WithElement(launch.shape.kv_dtype, [&](auto element) {
-    AppendRows<decltype(element)><<<grid, kThreads, 0, stream>>>(launch);
+    LaunchChained(AppendRows<decltype(element)>, {grid, kThreads}, launch, stream);
   });
 }
 

@@ -55,14 +55,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
                                          ".", properties.minor),
                   .threads = 0,
                   .device_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
-  constexpr int32_t kPortableCluster = 8;
-  const int32_t cluster = properties.major >= 9 ? kPortableCluster : 1;
-  return std::unique_ptr<Backend>(new CudaBackend(std::move(info), cluster, stream));
+  return std::unique_ptr<Backend>(new CudaBackend(std::move(info), stream));
 }
 
-CudaBackend::CudaBackend(DeviceInfo info, int32_t cluster, cudaStream_t stream)
+CudaBackend::CudaBackend(DeviceInfo info, cudaStream_t stream)
     : info_(std::move(info)),
-      cluster_(cluster),
       stream_(stream),
       arena_(kArenaPieceBytes),
       transfers_(stream, &arena_) {}

@@ -35,7 +35,7 @@ class CudaBackend final : public Backend {
   absl::Status Wait(Fence fence) override;
 
  private:
-  CudaBackend(DeviceInfo info, int32_t cluster, cudaStream_t stream);
+  CudaBackend(DeviceInfo info, cudaStream_t stream);
   void Free(MemorySpace space, std::byte* data, int64_t bytes) override;
 
   // The tensors of an AttendArgs as the device sees them.
@@ -58,7 +58,6 @@ class CudaBackend final : public Backend {
                             std::span<const AttendLayout> layouts);
 
   DeviceInfo info_;
-  int32_t cluster_;  // thread blocks that share memory on this device
   cudaStream_t stream_;
   DeviceArena arena_;
   HostTransfers transfers_;

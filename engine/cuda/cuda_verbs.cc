@@ -72,6 +72,19 @@ bool TurnsKeys(const PruneBlock& block) {
   return block.block.rope.pairs > 0 && !PruneKeysAreUnrotated(block.rule.style);
 }
 
+// Descriptions where kernels look for them: with the launch, or in memory where they are many.
+template <class T>
+absl::StatusOr<const T*> Describe(std::span<const T> values,
+                                  bool may_travel,
+                                  T (&few)[kFewBlocks],
+                                  HostTransfers* transfers) {
+  if (may_travel && values.size() <= std::size(few)) {
+    std::copy(values.begin(), values.end(), few);
+    return static_cast<const T*>(nullptr);
+  }
+  return transfers->Array(values);
+}
+
 }  // namespace
 
 absl::Status CudaBackend::ReserveWorkspace(int64_t floats) {
@@ -115,8 +128,9 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
   AppendLaunch launch;
   launch.shape = args.shape;
   launch.num_parts = static_cast<int32_t>(parts.size());
-  ASSIGN_OR_RETURN(launch.items, transfers_.Array(args.items));
-  ASSIGN_OR_RETURN(launch.parts, transfers_.Array(std::span<const PagePart>(parts)));
+  ASSIGN_OR_RETURN(launch.items, Describe(args.items, true, launch.few_items, &transfers_));
+  ASSIGN_OR_RETURN(launch.parts, Describe(std::span<const PagePart>(parts), true, launch.few_parts,
+                                          &transfers_));
   ASSIGN_OR_RETURN(launch.k, transfers_.Input(args.k));
   ASSIGN_OR_RETURN(launch.v, transfers_.Input(args.v));
   LaunchAppend(launch, stream_);
@@ -159,12 +173,13 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .most_candidates = MostOf(layouts, &StageLayout::candidates),
                      .most_shares = MostOf(layouts, &StageLayout::shares),
                      .turns = TurnsKeys(blocks.front())};
-  ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
-  ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
   const StageKind kind = KindOf(args, blocks.front());
+  const bool decodes = kind == StageKind::kDecode;
+  ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));
+  ASSIGN_OR_RETURN(launch.layouts, Describe(layouts, decodes, launch.few_layouts, &transfers_));
   if (launch.most_scored == 0) {
     // All candidates are kept.
-  } else if (kind == StageKind::kDecode) {
+  } else if (decodes) {
     LaunchDecodeScore(launch, stream_);
     LaunchRank(launch, stream_);
   } else if (kind == StageKind::kPrefill) {
@@ -204,7 +219,7 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
     while (!left.empty()) {
       const auto layouts = TakeLayouts<AttendBlock, AttendLayout>(
           left, [&](const AttendBlock& block, int64_t begin) {
-            return LayOutAttend(args.shape, block, cluster_, begin);
+            return LayOutAttend(args.shape, block, begin);
           });
       RETURN_IF_ERROR(AttendBlocks(args, tensors, left.first(layouts.size()), layouts));
       left = left.subspan(layouts.size());
@@ -239,11 +254,11 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
                       .most_rows = MostOf(layouts, &AttendLayout::rows),
                       .most_splits = MostOf(layouts, &AttendLayout::splits),
                       .kind = KindOf(args.shape, blocks.front()),
-                      .turns = blocks.front().block.rope.pairs > 0,
-                      .cluster = cluster_};
-  ASSIGN_OR_RETURN(launch.blocks, transfers_.Array(blocks));
-  ASSIGN_OR_RETURN(launch.layouts, transfers_.Array(layouts));
-  if (launch.kind == AttendKind::kDecode) {
+                      .turns = blocks.front().block.rope.pairs > 0};
+  const bool decodes = launch.kind == AttendKind::kDecode;
+  ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));
+  ASSIGN_OR_RETURN(launch.layouts, Describe(layouts, decodes, launch.few_layouts, &transfers_));
+  if (decodes) {
     ASSIGN_OR_RETURN(launch.counters, Counters(std::ssize(blocks) * args.shape.num_kv_heads));
     LaunchDecodeAttend(launch, stream_);
   } else {

@@ -1,4 +1,4 @@
-#include "engine/cuda/cluster.cuh"
+#include "engine/cuda/chain.cuh"
 #include "engine/cuda/decode_merge.cuh"
 #include "engine/cuda/decode_warp.cuh"
 #include "engine/cuda/kernels.h"
@@ -7,20 +7,14 @@
 namespace longshore::cuda {
 namespace {
 
-constexpr int32_t kWarps = kDecodeWarps;
+constexpr int32_t kWarps = 8;
 constexpr int32_t kThreads = 32 * kWarps;
 
-// One KV head and column of a query block: what is known of its softmax.
-struct ColumnState {
-  float max;
-  float sum;
-};
-
-// 16 keys for each team of warps: where they are, at which angles.
-struct RoundPlaces {
-  const std::byte* keys[kWarps * kWarpKeys];  // of KV head 0
-  int32_t tokens[kWarps * kWarpKeys];
-  int32_t ids[kWarps * kWarpKeys];
+// The 16 keys of a warp's tile.
+struct TilePlaces {
+  const std::byte* keys[kWarpKeys];
+  int32_t tokens[kWarpKeys];
+  int32_t ids[kWarpKeys];
 };
 
 template <class Element, int32_t kDepth, int32_t kTiles>
@@ -34,268 +28,248 @@ struct Shared {
 
   Uninitialized<AttendBlock> attend;
   Uninitialized<AttendLayout> layout;
-  RoundPlaces places[2];
-  typename Warp::Queries queries[kWarps];  // of the KV heads
-  ColumnState states[kWarps][kColumns];
+  typename Warp::Queries queries;
+  TilePlaces places[kWarps][2];
+  float max[kWarps][kColumns];
+  float sum[kWarps][kColumns];
   bool last;
+  Uninitialized<Merged> halves[kThreads];
   union {
     Staging staging[kWarps];
     float acc[kWarps][kColumns][kDepth + 4];
   };
-  // Behind it: FourTurns angles[2][teams * kWarpKeys * kDepth / 8].
 };
 
-// The share of one thread block: some KV heads, a warp each, and one split of the keys, which the
-// teams of such warps take 16 keys at a time each.
-template <class Element, int32_t kDepth, int32_t kTiles, bool kTurns>
-struct SplitAttention {
-  using SharedMemory = Shared<Element, kDepth, kTiles>;
-  using Warp = typename SharedMemory::Warp;
-
-  const AttendLaunch& launch;
-  SharedMemory& shared;
-  FourTurns* angles;  // [2, keys of a round, kDepth / 8]
+// One KV head's keys [first, end) of a block, of which each warp takes every kWarps-th tile.
+struct Split {
   const AttendBlock& attend;
-  const AttendLayout& layout;
-  int32_t first_head;
-  int32_t heads;       // of this thread block
-  int32_t round_keys;  // of all teams
+  int64_t head_offset;  // bytes from a token's first key to this head's
+  int32_t sink_tokens;
   int32_t first;
   int32_t end;
 
-  __device__ int32_t Rounds() const { return (max(end - first, 0) + round_keys - 1) / round_keys; }
-
-  // Keys of a round, each by one thread; those behind the end stand for the last, and are not seen.
-  __device__ void FindPlaces(int32_t round) const {
-    const auto thread = static_cast<int32_t>(threadIdx.x);
-    if (round >= Rounds() || thread >= round_keys) {
-      return;
-    }
-    const int32_t rank = min(first + round * round_keys + thread, end - 1);
-    const int32_t token = TokenOfRank(attend, SinkTokens(attend), rank);
-    RoundPlaces& places = shared.places[round % 2];
-    places.keys[thread] = attend.block.kv.Keys(token);
-    places.tokens[thread] = token;
-    const AttendIds ids =
-        MakeAttendIds(attend.rule, attend.block.regions,
-                      int64_t{attend.num_selected} * attend.selected_chunk_tokens);
-    places.ids[thread] = static_cast<int32_t>(ids.OfKey(attend.block.first_position, token, rank));
+  // Made anew each time: registers are dear.
+  __device__ AttendIds Ids() const {
+    return MakeAttendIds(attend.rule, attend.block.regions,
+                         int64_t{attend.num_selected} * attend.selected_chunk_tokens);
   }
+  __device__ int32_t Tiles() const { return (end - first + kWarpKeys - 1) / kWarpKeys; }
 
-  __device__ FourTurns* AnglesOf(int32_t round) const {
-    return angles + (round % 2) * round_keys * (kDepth / 8);
-  }
-  __device__ void FindAngles(int32_t round) const {
-    if constexpr (kTurns) {
-      const int32_t fours = round < Rounds() ? round_keys * (kDepth / 8) : 0;
-      for (auto at = static_cast<int32_t>(threadIdx.x); at < fours; at += kThreads) {
-        AnglesOf(round)[at] =
-            FourTurnsOf(attend.block.rope, shared.places[round % 2].ids[at / (kDepth / 8)],
-                        at % (kDepth / 8) * 4);
-      }
+  // Keys of a tile, each by one lane; those behind the end stand for the last, and are not seen.
+  // Behind a __syncwarp() of the caller's.
+  __device__ void Find(int32_t tile, TilePlaces* places) const {
+    const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+    if (lane < kWarpKeys) {
+      const int32_t rank = min(first + tile * kWarpKeys + lane, end - 1);
+      const int32_t token = TokenOfRank(attend, sink_tokens, rank);
+      places->keys[lane] = attend.block.kv.Keys(token) + head_offset;
+      places->tokens[lane] = token;
+      places->ids[lane] =
+          static_cast<int32_t>(Ids().OfKey(attend.block.first_position, token, rank));
     }
-  }
-
-  // Sends for a warp's 16 rows of a round, `offset` bytes behind the keys of KV head 0.
-  template <class Rows>
-  __device__ void Send(int32_t round, int32_t team, int64_t offset, Rows* to) const {
-    if (round < Rounds()) {
-      const std::byte* const* keys = shared.places[round % 2].keys + team * kWarpKeys;
-#pragma unroll 2
-      for (int32_t step = 0; step < Rows::kSteps; ++step) {
-        const int32_t at = 32 * step + static_cast<int32_t>(threadIdx.x) % 32;
-        const int32_t row = at / Rows::kChunks;
-        const int32_t chunk = at % Rows::kChunks;
-        CopyAsync(to->At(row, chunk), keys[row] + offset + 16 * chunk);
-      }
-    }
-    CommitAsync();
-  }
-
-  // All rounds of one warp. Keys and values of the next are sent for as soon as their place is
-  // free; its keys' angles and the places after it are found meanwhile, by all threads.
-  __device__ void Run(int32_t head, int32_t team, bool works, Warp* warp) const {
-    auto& staging = shared.staging[threadIdx.x / 32];
-    const int64_t key_offset = int64_t{first_head + head} * attend.block.kv.head_bytes;
-    const int64_t value_offset = key_offset + attend.block.kv.value_offset;
-    const int32_t rounds = Rounds();
-    if (works) {
-      Send(0, team, key_offset, &staging.keys);
-      Send(0, team, value_offset, &staging.values);
-    }
-    FindAngles(0);
-    FindPlaces(1);
-    __syncthreads();
-    for (int32_t round = 0; round < rounds; ++round) {
-      FindAngles(round + 1);
-      typename Warp::Probabilities probabilities[kTiles];
-      if (works) {
-        WaitAsync<1>();
-        __syncwarp();
-        if constexpr (kTurns) {
-          TurnStaged<Element, kDepth>(
-              attend.block.rope, AnglesOf(round) + team * kWarpKeys * (kDepth / 8), &staging.keys);
-          __syncwarp();
-        }
-        Accumulator scores[kTiles];
-        warp->Score(shared.queries[head], &staging.keys, scores);
-        __syncwarp();
-        Send(round + 1, team, key_offset, &staging.keys);
-        const int32_t left = end - first - round * round_keys - team * kWarpKeys;
-        warp->Softmax(launch.shape,
-                      {.tokens = shared.places[round % 2].tokens + team * kWarpKeys,
-                       .count = min(kWarpKeys, left),
-                       .first_position = attend.block.first_position,
-                       .sliding_window_tokens = attend.sliding_window_tokens,
-                       .group = launch.shape.GroupSize()},
-                      scores, probabilities);
-        WaitAsync<1>();
-        __syncwarp();
-        warp->AddValues(&staging.values, probabilities);
-        __syncwarp();
-        Send(round + 1, team, value_offset, &staging.values);
-      }
-      __syncthreads();  // nobody looks at this round's places any more
-      FindPlaces(round + 2);
-      __syncthreads();
-    }
-    WaitAsync<0>();
   }
 };
 
-// Splits (x), groups of KV heads (y), blocks (z). The splits of a cluster are merged through each
-// other's shared memory; the last cluster to finish merges what all of them have written.
+// Rows of a tile to shared memory, `offset` bytes behind their keys.
+template <class Rows>
+__device__ void Send(const TilePlaces& places, int64_t offset, Rows* to) {
+#pragma unroll 4
+  for (int32_t step = 0; step < Rows::kSteps; ++step) {
+    const int32_t at = 32 * step + static_cast<int32_t>(threadIdx.x) % 32;
+    const int32_t chunk = at % Rows::kChunks;
+    CopyAsync(to->At(at / Rows::kChunks, chunk),
+              places.keys[at / Rows::kChunks] + offset + 16 * chunk);
+  }
+}
+
+// The tiles of one warp. Its keys and values of the first have been sent for; those of the next are
+// as soon as their place is free. Nothing here waits for other warps.
+template <class Element, bool kTurns, class Staging, class Warp>
+__device__ void RunTiles(const AttendLaunch& launch,
+                         const Split& split,
+                         const typename Warp::Queries& queries,
+                         TilePlaces (&places)[2],
+                         Staging* staging,
+                         Warp* warp) {
+  const AttendBlock& attend = split.attend;
+  const int64_t value_offset = attend.block.kv.value_offset;
+  const int32_t tiles = split.Tiles();
+  const int32_t i = warp->lane / 4;
+  for (int32_t tile = static_cast<int32_t>(threadIdx.x) / 32; tile < tiles; tile += kWarps) {
+    const bool more = tile + kWarps < tiles;
+    const TilePlaces& here = places[tile / kWarps % 2];
+    TilePlaces& next = places[tile / kWarps % 2 ^ 1];
+    if (more) {
+      split.Find(tile + kWarps, &next);
+    }
+    Accumulator scores[Warp::kColumns / 8];
+    const auto score = [&](int32_t g, const uint4& upper, const uint4& lower) {
+      warp->Score(queries, g, upper, lower, scores);
+    };
+    WaitAsync<1>();
+    __syncwarp();
+    if constexpr (kTurns) {
+      TurnStaged<Element, Warp::kDim>(attend.block.rope, here.ids, &staging->keys);
+      __syncwarp();
+    }
+    ForEachChunk(&staging->keys, warp->lane, score);
+    __syncwarp();
+    if (more) {
+      Send(next, 0, &staging->keys);
+    }
+    CommitAsync();
+    typename Warp::Probabilities probabilities[Warp::kColumns / 8];
+    warp->Softmax(launch.shape,
+                  {.tokens = {here.tokens[i], here.tokens[i + 8]},
+                   .count = min(kWarpKeys, split.end - split.first - tile * kWarpKeys),
+                   .first_position = attend.block.first_position,
+                   .sliding_window_tokens = attend.sliding_window_tokens,
+                   .group = launch.shape.GroupSize()},
+                  scores, probabilities);
+    WaitAsync<1>();
+    __syncwarp();
+    warp->AddValues(&staging->values, probabilities);
+    __syncwarp();
+    if (more) {
+      Send(next, value_offset, &staging->values);
+    }
+    CommitAsync();
+  }
+  WaitAsync<0>();
+}
+
+// The last split of a KV head to finish merges what all of them have written.
+template <int32_t kDepth, class SharedMemory>
+__device__ void MergeSplits(const AttendLaunch& launch, SharedMemory* shared) {
+  const AttendLayout& layout = *shared->layout;
+  const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  __syncthreads();
+  if (thread == 0) {
+    __threadfence();
+    int32_t* finished = launch.counters + blockIdx.z * gridDim.y + blockIdx.y;
+    shared->last = atomicAdd(finished, 1) == layout.splits - 1;
+    if (shared->last) {
+      *finished = 0;  // as the next launch wants it
+    }
+    __threadfence();
+  }
+  __syncthreads();
+  if (!shared->last) {
+    return;
+  }
+  const SplitResults<kDepth> results(launch, layout, kv_head);
+  const int32_t fours = layout.rows * (kDepth / 4);
+  const auto read = [&](int32_t first, int32_t end, const MergePlace& place) {
+    return MergeParts<8>(first, end,
+                         [&](int32_t part) { return results.Read(part, place); });
+  };
+  const int32_t half = layout.splits / 2;
+  if (2 * fours > kThreads || half == 0) {
+    for (int32_t at = thread; at < fours; at += kThreads) {
+      const MergePlace place = PlaceOfFour<kDepth>(at);
+      WriteFour<kDepth>(launch, *shared->attend, kv_head, place, read(0, layout.splits, place));
+    }
+    return;
+  }
+  // Threads enough for half of the splits each.
+  const bool second = thread >= kThreads / 2;
+  const MergePlace place = PlaceOfFour<kDepth>(thread % (kThreads / 2));
+  if (place.column < layout.rows) {
+    *shared->halves[thread] = second ? read(half, layout.splits, place) : read(0, half, place);
+  }
+  __syncthreads();
+  if (!second && place.column < layout.rows) {
+    WriteFour<kDepth>(launch, *shared->attend, kv_head, place,
+                      MergeParts<2>(0, 2, [&](int32_t part) {
+                        return *shared->halves[thread + part * (kThreads / 2)];
+                      }));
+  }
+}
+
+// Splits (x), KV heads (y), blocks (z).
 template <class Element, int32_t kDepth, int32_t kTiles, bool kTurns>
-__global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 && kTurns ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1)
     DecodeAttend(const __grid_constant__ AttendLaunch launch) {
   using SharedMemory = Shared<Element, kDepth, kTiles>;
   extern __shared__ __align__(16) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
-  CopyToShared(launch.blocks + blockIdx.z, shared.attend.get());
-  CopyToShared(launch.layouts + blockIdx.z, shared.layout.get());
+  CopyToShared(&launch.Block(blockIdx.z), shared.attend.get());
+  CopyToShared(&launch.Layout(blockIdx.z), shared.layout.get());
+  WaitForEarlier();
+  LetLaterStart();
   __syncthreads();
   const AttendBlock& attend = *shared.attend;
   const AttendLayout& layout = *shared.layout;
-  const AttentionShape& shape = launch.shape;
-  const auto split = static_cast<int32_t>(blockIdx.x);
-  if (split >= layout.splits) {
-    return;  // and so does the whole cluster
+  const auto split_index = static_cast<int32_t>(blockIdx.x);
+  if (split_index >= layout.splits) {
+    return;
   }
-  const DecodeTeams teams = DecodeTeamsOf(shape);
-  const int32_t first_head = static_cast<int32_t>(blockIdx.y) * teams.heads;
-  const int32_t heads = min(teams.heads, shape.num_kv_heads - first_head);
-  const int32_t first = split * layout.keys_of_split;
-  const SplitAttention<Element, kDepth, kTiles, kTurns> work{
-      launch,
-      shared,
-      reinterpret_cast<FourTurns*>(shared_bytes + sizeof(SharedMemory)),
+  const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  const int32_t warp_index = static_cast<int32_t>(threadIdx.x) / 32;
+  const int32_t first = split_index * layout.keys_of_split;
+  const Split split{
       attend,
-      layout,
-      first_head,
-      heads,
-      teams.teams * kWarpKeys,
+      int64_t{kv_head} * attend.block.kv.head_bytes,
+      SinkTokens(attend),
       first,
       static_cast<int32_t>(Min(layout.keys, int64_t{first} + layout.keys_of_split))};
-  const int32_t warp_index = static_cast<int32_t>(threadIdx.x) / 32;
-  const int32_t head = warp_index % teams.heads;
-  const int32_t team = warp_index / teams.heads;
-  typename SharedMemory::Warp warp(layout.rows);
-  work.FindPlaces(0);
-  const AttendIds ids = MakeAttendIds(attend.rule, attend.block.regions,
-                                      int64_t{attend.num_selected} * attend.selected_chunk_tokens);
+  auto& staging = shared.staging[warp_index];
+  TilePlaces(&places)[2] = shared.places[warp_index];
+  if (warp_index < split.Tiles()) {
+    split.Find(warp_index, &places[0]);
+    __syncwarp();
+    Send(places[0], 0, &staging.keys);
+    CommitAsync();
+    Send(places[0], attend.block.kv.value_offset, &staging.values);
+  }
+  CommitAsync();
   LoadColumns<Element, kDepth>(
-      {launch.q, shape, attend.block, 0, 1, attend.block.rows, 1.0F}, first_head, heads,
-      [&](int64_t position) { return ids.OfQuery(position); },
-      [&](int32_t of_head, int32_t column, int32_t index, float4 value) {
-        auto& queries = shared.queries[of_head];
-        StoreFour(value, queries.at + column * queries.kPitch + index);
+      {launch.q, launch.shape, attend.block, 0, 1, attend.block.rows, 1.0F}, kv_head, 1,
+      [&](int64_t position) { return split.Ids().OfQuery(position); },
+      [&](int32_t, int32_t column, int32_t index, float4 value) {
+        StoreFour(value, shared.queries.at + column * shared.queries.kPitch + index);
       });
   __syncthreads();
-  work.Run(head, team, head < heads && team < teams.teams, &warp);
+  typename SharedMemory::Warp warp(layout.rows);
+  RunTiles<Element, kTurns>(launch, split, shared.queries, places, &staging, &warp);
   __syncthreads();  // staging makes room for the sums
   warp.Give(
       [&](int32_t column, float max, float sum) {
-        shared.states[warp_index][column] = {max, sum};
+        shared.max[warp_index][column] = max;
+        shared.sum[warp_index][column] = sum;
       },
       [&](int32_t column, int32_t dim, float2 values) {
         *reinterpret_cast<float2*>(&shared.acc[warp_index][column][dim]) = values;
       });
-  const Cluster cluster;
-  cluster.Sync();
-  const int32_t blocks = cluster.Blocks();
-  const int32_t rank = cluster.Rank();
-  const int32_t part = split / blocks;
-  const int32_t parts = layout.splits / blocks;
-  const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
-  const int32_t fours = heads * layout.rows * (kDepth / 4);
-  const int32_t first_four = rank * kThreads + static_cast<int32_t>(threadIdx.x);
-  for (int32_t at = first_four; at < fours; at += blocks * kThreads) {
-    const MergePlace place = PlaceOfFour<kDepth>(at, layout.rows);
-    Merged merged;
-#pragma unroll 4
-    for (int32_t block = 0; block < blocks; ++block) {
-      const SharedMemory& other = *cluster.Of(block, &shared);
-      for (int32_t of_team = 0; of_team < teams.teams; ++of_team) {
-        const int32_t from = of_team * teams.heads + place.head;
-        const ColumnState state = other.states[from][place.column];
-        merged.Add(state.max, state.sum,
-                   *reinterpret_cast<const float4*>(&other.acc[from][place.column][place.dim]));
-      }
-    }
-    const int64_t row = part * rows + int64_t{first_head + place.head} * layout.rows + place.column;
-    __stcg(reinterpret_cast<float4*>(launch.workspace + layout.acc + row * kDepth + place.dim),
-           merged.acc);
-    if (place.dim == 0) {
-      __stcg(launch.workspace + layout.max + row, merged.max);
-      __stcg(launch.workspace + layout.sum + row, merged.sum);
+  __syncthreads();
+  const SplitResults<kDepth> results(launch, layout, kv_head);
+  for (auto at = static_cast<int32_t>(threadIdx.x); at < layout.rows * (kDepth / 4);
+       at += kThreads) {
+    const MergePlace of = PlaceOfFour<kDepth>(at);
+    const Merged merged = MergeParts<kWarps>(0, kWarps, [&](int32_t from) {
+      return Merged{shared.max[from][of.column], shared.sum[from][of.column],
+                    *reinterpret_cast<const float4*>(&shared.acc[from][of.column][of.dim])};
+    });
+    if (layout.splits == 1) {
+      WriteFour<kDepth>(launch, attend, kv_head, of, merged);
+    } else {
+      results.Write(split_index, of, merged);
     }
   }
-  __threadfence();
-  cluster.Sync();  // also: nobody reads this block's memory any more
-  if (rank == 0 && threadIdx.x == 0) {
-    // Counters go back to 0 by themselves.
-    int32_t* finished = launch.counters + blockIdx.z * gridDim.y + blockIdx.y;
-    const bool last = atomicAdd(finished, 1) == parts - 1;
-    if (last) {
-      *finished = 0;
-    }
-    for (int32_t block = 0; block < blocks; ++block) {
-      cluster.Of(block, &shared)->last = last;
-    }
-  }
-  cluster.Sync();
-  if (!shared.last) {
-    return;
-  }
-  __threadfence();
-  for (int32_t at = first_four; at < fours; at += blocks * kThreads) {
-    const MergePlace place = PlaceOfFour<kDepth>(at, layout.rows);
-    WriteFour<kDepth>(launch, attend, layout, parts, first_head + place.head, place);
+  if (layout.splits > 1) {
+    MergeSplits<kDepth>(launch, &shared);
   }
 }
 
 template <class Element, int32_t kDepth, int32_t kTiles, bool kTurns>
 void Launch(const AttendLaunch& launch, cudaStream_t stream) {
-  const DecodeTeams teams = DecodeTeamsOf(launch.shape);
-  const auto kernel = DecodeAttend<Element, kDepth, kTiles, kTurns>;
-  const int64_t angles = kTurns ? int64_t{2} * teams.teams * kWarpKeys * (kDepth / 8) : 0;
-  const auto bytes =
-      static_cast<int32_t>(sizeof(Shared<Element, kDepth, kTiles>) + angles * sizeof(FourTurns));
-  // Shows as a launch that fails.
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<uint32_t>(launch.most_splits),
-                        static_cast<uint32_t>(CeilDiv(launch.shape.num_kv_heads, teams.heads)),
-                        static_cast<uint32_t>(launch.num_blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = stream;
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<uint32_t>(launch.cluster), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = launch.cluster > 1 ? 1 : 0;
-  (void)cudaLaunchKernelEx(&config, kernel, launch);
+  LaunchChained(DecodeAttend<Element, kDepth, kTiles, kTurns>,
+                {dim3(static_cast<uint32_t>(launch.most_splits),
+                      static_cast<uint32_t>(launch.shape.num_kv_heads),
+                      static_cast<uint32_t>(launch.num_blocks)),
+                 kThreads, sizeof(Shared<Element, kDepth, kTiles>)},
+                launch, stream);
 }
 
 template <class Element, int32_t kDepth>

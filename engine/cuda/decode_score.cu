@@ -1,5 +1,7 @@
+#include "engine/cuda/chain.cuh"
 #include "engine/cuda/score_warp.cuh"
 #include "engine/cuda/shared_copy.cuh"
+#include "engine/cuda/staged_rows.cuh"
 
 namespace longshore::cuda {
 namespace {
@@ -9,11 +11,17 @@ constexpr int32_t kThreads = 32 * kWarps;
 
 template <class Element, int32_t kRowDepth>
 struct Shared {
+  using Rows = StagedRows<kRowDepth, true>;
+  using Queries = DecodeQueries<Element, kRowDepth, kColumns>;
+  // Tiles of a warp that are on their way, up to 16 KB. A pass has as many of each team, so that
+  // what is sent for ahead is in this pass or the next.
+  static constexpr int32_t kStages = kRowDepth >= 256 ? 2 : 4;
+
   Uninitialized<PruneBlock> prune;
   Uninitialized<StageLayout> layout;
-  StagedRows<kRowDepth, true> rows[kWarps][kStagedBytes / (kTileRows * kRowDepth * 2)];
-  DecodeQueries<Element, kRowDepth, kColumns> queries[kWarps];  // of the KV heads
-  // Behind it: FourTurns angles[kWarps][kTileRows * kRowDepth / 8].
+  RowPlaces places;
+  Rows rows[kWarps][kStages];
+  Queries queries[kWarps];  // of the KV heads
 };
 
 // The queries of some KV heads; for `bounds` their positive and their negative parts.
@@ -48,77 +56,163 @@ __device__ void LoadQueries(const PruneLaunch& launch,
       });
 }
 
+// The tiles of one warp: one KV head, one team.
+template <class Element, int32_t kRowDepth, bool kTurns>
+struct WarpTiles {
+  using SharedMemory = Shared<Element, kRowDepth>;
+  using Rows = typename SharedMemory::Rows;
+  using Queries = typename SharedMemory::Queries;
+  static constexpr int32_t kStages = SharedMemory::kStages;
+
+  const RopeRows& rope;
+  const RowPlaces& places;
+  const TileOrder& order;
+  const Queries& queries;
+  Rows* rows;           // [kStages]
+  int64_t head_offset;  // bytes from a row of KV head 0 to this one's
+  int32_t team;
+  int32_t tiles;
+  int32_t lane;
+
+  // Where a tile's rows begin in a pass's places.
+  __device__ int32_t PlaceOf(int32_t local) const { return local % kPassTiles * kTileRows; }
+
+  __device__ void Send(int32_t count) const {
+    if (count < tiles) {
+      const int32_t local = order.LocalOf(team, count);
+      const std::byte* const* from = places.rows[local / kPassTiles % 2] + PlaceOf(local);
+      Rows* to = rows + count % kStages;
+#pragma unroll
+      for (int32_t step = 0; step < Rows::kSteps; ++step) {
+        const int32_t at = 32 * step + lane;
+        const int32_t chunk = at % Rows::kChunks;
+        CopyAsync(to->At(at / Rows::kChunks, chunk),
+                  from[at / Rows::kChunks] + head_offset + 16 * chunk);
+      }
+    }
+    CommitAsync();
+  }
+
+  __device__ Accumulator Score(int32_t count) const {
+    Accumulator scores;
+    const auto multiply = [&](int32_t g, const uint4& upper, const uint4& lower) {
+      const uint4 query = queries.Fragment(0, g, lane);
+      Multiply<Element>(upper.x, lower.x, upper.y, lower.y, query.x, query.y, &scores);
+      Multiply<Element>(upper.z, lower.z, upper.w, lower.w, query.z, query.w, &scores);
+    };
+    if constexpr (kTurns) {
+      const int32_t local = order.LocalOf(team, count);
+      const int32_t* ids = places.ids[local / kPassTiles % 2] + PlaceOf(local);
+      StepTurns turns[kRowDepth / 64][2];  // found while the keys are on their way
+#pragma unroll
+      for (int32_t step = 0; step < kRowDepth / 64; ++step) {
+        turns[step][0] = StepTurnsOf(rope, ids[lane / 4], step, lane % 4);
+        turns[step][1] = StepTurnsOf(rope, ids[lane / 4 + 8], step, lane % 4);
+      }
+      WaitForTile();
+      ForEachTurnedChunk<Element>(
+          rows + count % kStages, lane, rope.pairing == RopePairing::kInterleaved,
+          [&](int32_t step, int32_t row) { return turns[step][row]; }, multiply);
+    } else {
+      WaitForTile();
+      ForEachChunk(rows + count % kStages, lane, multiply);
+    }
+    return scores;
+  }
+  __device__ static void WaitForTile() {
+    WaitAsync<kStages - 1>();
+    __syncwarp();
+  }
+};
+
+// The scores of KV heads [first_head, first_head + heads), a warp each and team, by all threads.
+template <class Element, int32_t kRowDepth, bool kTurns>
+__device__ void ScoreHeads(const PruneLaunch& launch,
+                           int32_t first_head,
+                           int32_t heads,
+                           Shared<Element, kRowDepth>* shared) {
+  using Warp = WarpTiles<Element, kRowDepth, kTurns>;
+  const StageLayout& layout = *shared->layout;
+  const PruneBlock& prune = *shared->prune;
+  const int32_t warp_index = static_cast<int32_t>(threadIdx.x) / 32;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t teams = kWarps / min(kWarps, launch.shape.num_kv_heads);
+  const int32_t team = warp_index / min(kWarps, launch.shape.num_kv_heads);
+  const int32_t head = warp_index % min(kWarps, launch.shape.num_kv_heads);
+  const TileOrder order(launch, layout, teams);
+  const bool works = team < teams && head < heads;
+  const int64_t row_bytes = int64_t{kRowDepth} * sizeof(Element);
+  const Warp warp{prune.block.rope,
+                  shared->places,
+                  order,
+                  shared->queries[head],
+                  shared->rows[warp_index],
+                  (first_head + head) * row_bytes,
+                  team,
+                  works ? order.TilesOf(team) : 0,
+                  lane};
+  ScoreSink sink(launch, layout, order.key_shift, first_head + head);
+  const int32_t passes = (order.LocalTiles() + kPassTiles - 1) / kPassTiles;
+  const int32_t tiles_of_pass = kPassTiles / teams;
+  for (int32_t count = 0; count < Warp::kStages; ++count) {
+    warp.Send(count);
+  }
+  for (int32_t pass = 0; pass < passes; ++pass) {
+    if (pass > 0) {
+      __syncthreads();  // nobody looks at the last pass's places any more
+      shared->places.Find(launch, prune, layout, order, pass + 1);
+      __syncthreads();
+    }
+    const int32_t end = min(warp.tiles, (pass + 1) * tiles_of_pass);
+    for (int32_t count = pass * tiles_of_pass; count < end; ++count) {
+      const Accumulator scores = warp.Score(count);
+      __syncwarp();
+      warp.Send(count + Warp::kStages);
+      sink.Add(scores, order.TileOf(order.LocalOf(team, count)));
+    }
+  }
+  WaitAsync<0>();
+  if (works) {
+    sink.WriteSums(launch, layout, first_head + head, order.share * teams + team);
+  }
+}
+
 // A share of a block's candidates (x), one block (y).
 template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
 __global__ void __launch_bounds__(kThreads, 1)
-    DecodeScore(const __grid_constant__ PruneLaunch launch, int32_t keys_of_candidate) {
-  using SharedMemory = Shared<Element, kRowDepth>;
+    DecodeScore(const __grid_constant__ PruneLaunch launch) {
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
-  CopyToShared(launch.blocks + blockIdx.y, shared.prune.get());
-  CopyToShared(launch.layouts + blockIdx.y, shared.layout.get());
+  auto& shared = *reinterpret_cast<Shared<Element, kRowDepth>*>(shared_bytes);
+  CopyToShared(&launch.Block(blockIdx.y), shared.prune.get());
+  CopyToShared(&launch.Layout(blockIdx.y), shared.layout.get());
+  WaitForEarlier();
+  LetLaterStart();
   __syncthreads();
   const StageLayout& layout = *shared.layout;
   const PruneBlock& prune = *shared.prune;
-  const AttentionShape& shape = launch.shape;
   if (layout.scored == 0 || static_cast<int32_t>(blockIdx.x) >= layout.shares) {
     return;
   }
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t heads = min(kWarps, shape.num_kv_heads);
-  const int32_t teams = kWarps / heads;  // of warps that have a head each
-  const int32_t team = warp / heads;
-  const int32_t rows_of_unit = max(kTileRows, keys_of_candidate);
-  const WarpShare share{
-      static_cast<int32_t>(blockIdx.x) * teams + team, layout.shares * teams,
-      static_cast<int32_t>(CeilDiv(int64_t{layout.candidates} * keys_of_candidate, rows_of_unit)),
-      rows_of_unit / kTileRows};
-  auto* angles = reinterpret_cast<FourTurns*>(shared_bytes + sizeof(SharedMemory)) +
-                 warp * kTileRows * (kRowDepth / 8);
-  for (int32_t first_head = 0; first_head < shape.num_kv_heads; first_head += heads) {
+  const int32_t all_heads = launch.shape.num_kv_heads;
+  for (int32_t first = 0; first < all_heads; first += kWarps) {
+    const int32_t heads = min(kWarps, all_heads - first);
+    const TileOrder order(launch, layout, kWarps / min(kWarps, all_heads));
     __syncthreads();
-    LoadQueries<Element, kDepth, kRowDepth>(launch, prune, layout, first_head,
-                                            min(heads, shape.num_kv_heads - first_head),
-                                            shared.queries);
+    shared.places.Find(launch, prune, layout, order, 0);
+    shared.places.Find(launch, prune, layout, order, 1);
+    LoadQueries<Element, kDepth, kRowDepth>(launch, prune, layout, first, heads, shared.queries);
     __syncthreads();
-    const int32_t kv_head = first_head + warp % heads;
-    if (team >= teams || kv_head >= shape.num_kv_heads) {
-      continue;
-    }
-    const WarpScores<Element, kRowDepth, kTurns> scores{launch, prune, layout, kv_head,
-                                                        keys_of_candidate};
-    LogSum sums[2];
-    scores.Run(share, shared.queries[warp % heads], shared.rows[warp], angles, sums);
-#pragma unroll
-    for (int32_t side = 0; side < 2; ++side) {
-      for (int32_t step = 4; step < 32; step *= 2) {
-        sums[side].Merge({__shfl_xor_sync(0xffffffffu, sums[side].max, step),
-                          __shfl_xor_sync(0xffffffffu, sums[side].sum, step)});
-      }
-      const int32_t column = 2 * lane + side;
-      if (lane < 4 && column < layout.scored * shape.GroupSize()) {
-        const int64_t row = int64_t{kv_head} * layout.scored * shape.GroupSize() + column;
-        const int64_t at = row * layout.partials + share.unit;
-        launch.workspace[layout.partial_max + at] = sums[side].max;
-        launch.workspace[layout.partial_sum + at] = sums[side].sum;
-      }
-    }
+    ScoreHeads<Element, kRowDepth, kTurns>(launch, first, heads, &shared);
   }
 }
 
 template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
-  const dim3 grid(static_cast<uint32_t>(launch.most_shares),
-                  static_cast<uint32_t>(launch.num_blocks));
-  const int64_t angles = kTurns ? int64_t{kWarps} * kTileRows * (kRowDepth / 8) : 0;
-  const auto bytes =
-      static_cast<int32_t>(sizeof(Shared<Element, kRowDepth>) + angles * sizeof(FourTurns));
-  const auto kernel = DecodeScore<Element, kDepth, kRowDepth, kTurns>;
-  // Shows as a launch that fails.
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  kernel<<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(launch,
-                                                                 KeysOfCandidate(launch.stage));
+  LaunchChained(DecodeScore<Element, kDepth, kRowDepth, kTurns>,
+                {dim3(static_cast<uint32_t>(launch.most_shares),
+                      static_cast<uint32_t>(launch.num_blocks)),
+                 kThreads, sizeof(Shared<Element, kRowDepth>)},
+                launch, stream);
 }
 
 template <class Element, int32_t kDepth>

@@ -6,6 +6,7 @@
 #include "engine/cuda/mma.cuh"
 #include "engine/cuda/scale.cuh"
 #include "engine/cuda/staged_rows.cuh"
+#include "engine/cuda/turn_fragments.cuh"
 
 namespace longshore::cuda {
 
@@ -17,6 +18,7 @@ inline constexpr int32_t kWarpKeys = 16;
 template <class Element, int32_t kDepth, int32_t kTiles>
 struct WarpAttention {
   static constexpr int32_t kColumns = 8 * kTiles;
+  static constexpr int32_t kDim = kDepth;
   static constexpr int32_t kHalves = kDepth / 64;  // 128 bytes of a value row each
   using Queries = DecodeQueries<Element, kDepth, kColumns>;
   using Keys = StagedRows<kDepth, true>;
@@ -24,8 +26,8 @@ struct WarpAttention {
 
   // What a row sees of a tile.
   struct Sight {
-    const int32_t* tokens;  // [16] in shared memory
-    int32_t count;          // keys of the tile
+    int32_t tokens[2];  // of this lane's rows i and i + 8
+    int32_t count;      // keys of the tile
     int64_t first_position;
     int64_t sliding_window_tokens;
     int32_t group;
@@ -54,20 +56,18 @@ struct WarpAttention {
     }
   }
 
-  __device__ void Score(const Queries& queries, Keys* keys, Accumulator (&scores)[kTiles]) const {
-    const int32_t i = lane / 4;
-    const int32_t j = lane % 4;
+  // scores += the dimensions of 16 keys from 32 g on, rows i and i + 8, with all columns.
+  __device__ void Score(const Queries& queries,
+                        int32_t g,
+                        const uint4& upper,
+                        const uint4& lower,
+                        Accumulator (&scores)[kTiles]) const {
 #pragma unroll
-    for (int32_t g = 0; g < kDepth / 32; ++g) {
-      const uint4 upper = *keys->At(i, 4 * g + j);
-      const uint4 lower = *keys->At(i + 8, 4 * g + j);
-#pragma unroll
-      for (int32_t tile = 0; tile < kTiles; ++tile) {
-        if (8 * tile < columns) {
-          const uint4 query = queries.Fragment(tile, g, lane);
-          Multiply<Element>(upper.x, lower.x, upper.y, lower.y, query.x, query.y, &scores[tile]);
-          Multiply<Element>(upper.z, lower.z, upper.w, lower.w, query.z, query.w, &scores[tile]);
-        }
+    for (int32_t tile = 0; tile < kTiles; ++tile) {
+      if (8 * tile < columns) {
+        const uint4 query = queries.Fragment(tile, g, lane);
+        Multiply<Element>(upper.x, lower.x, upper.y, lower.y, query.x, query.y, &scores[tile]);
+        Multiply<Element>(upper.z, lower.z, upper.w, lower.w, query.z, query.w, &scores[tile]);
       }
     }
   }
@@ -98,7 +98,7 @@ struct WarpAttention {
 #pragma unroll
       for (int32_t row = 0; row < 2; ++row) {
         const int32_t key = lane / 4 + 8 * row;
-        const int64_t token = sight.tokens[key];
+        const int64_t token = sight.tokens[row];
         const bool seen =
             key < sight.count && token <= position &&
             (sight.sliding_window_tokens == 0 || token > position - sight.sliding_window_tokens);
@@ -115,13 +115,13 @@ struct WarpAttention {
       }
       // Differences of infinities are not numbers: nothing has been seen yet.
       const float shift = best == -INFINITY ? 0.0F : best;
-      const float rescale = exp2f(max[tile][side] - shift);
+      const float rescale = Exp2(max[tile][side] - shift);
       max[tile][side] = best;
       sum[tile][side] *= rescale;
 #pragma unroll
       for (int32_t row = 0; row < 2; ++row) {
         float* score = &scores->c[2 * row + side];
-        *score = exp2f(*score - shift);
+        *score = Exp2(*score - shift);
         sum[tile][side] += *score;
       }
 #pragma unroll

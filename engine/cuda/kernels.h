@@ -17,13 +17,26 @@ struct PagePart {
   int64_t token = 0;
 };
 
+/// Descriptions that travel with a launch of the kernels for decode: that spares the copies before
+/// it. More lie in memory.
+inline constexpr int32_t kFewBlocks = 8;
+
 struct AppendLaunch {
   AttentionShape shape;
-  const AppendItem* items = nullptr;  ///< [items]
-  const PagePart* parts = nullptr;    ///< [num_parts]
+  const AppendItem* items = nullptr;  ///< [items]; null: few_items
+  const PagePart* parts = nullptr;    ///< [num_parts]; null: few_parts
+  AppendItem few_items[kFewBlocks] = {};
+  PagePart few_parts[kFewBlocks] = {};
   int32_t num_parts = 0;
   TensorRef k;  ///< [rows, num_kv_heads, head_dim]
   TensorRef v;  ///< [rows, num_kv_heads, head_dim]
+
+  HD const PagePart& Part(uint32_t index) const {
+    return parts != nullptr ? parts[index] : few_parts[index];
+  }
+  HD const AppendItem& Item(int32_t index) const {
+    return items != nullptr ? items[index] : few_items[index];
+  }
 };
 /// Keys and values to their pages, converted to kv_dtype; then the summaries of pages that fill.
 void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream);
@@ -35,8 +48,10 @@ struct PruneLaunch {
   float probability_power = 1.0F;
   int32_t query_stride = 1;
   TensorRef q;                           ///< [rows, num_heads, head_dim]
-  const PruneBlock* blocks = nullptr;    ///< [num_blocks]
-  const StageLayout* layouts = nullptr;  ///< [num_blocks]
+  const PruneBlock* blocks = nullptr;    ///< [num_blocks]; null: few_blocks
+  const StageLayout* layouts = nullptr;  ///< [num_blocks]; null: few_layouts
+  PruneBlock few_blocks[kFewBlocks] = {};
+  StageLayout few_layouts[kFewBlocks] = {};
   float* workspace = nullptr;            ///< what the layouts' offsets count from
   int32_t num_blocks = 0;
   int32_t most_scored = 0;      ///< over the blocks
@@ -45,6 +60,13 @@ struct PruneLaunch {
   bool turns = false;           ///< keys are not used as they are stored
   const PrefillTile* tiles = nullptr;  ///< [num_tiles], of LaunchPrefillScore
   int32_t num_tiles = 0;
+
+  HD const PruneBlock& Block(uint32_t index) const {
+    return blocks != nullptr ? blocks[index] : few_blocks[index];
+  }
+  HD const StageLayout& Layout(uint32_t index) const {
+    return layouts != nullptr ? layouts[index] : few_layouts[index];
+  }
 };
 /// Queries of the scored rows, turned, rounded to kv_dtype, times what unrotated keys lack; for
 /// `bounds` their positive parts, then their negative parts.
@@ -72,16 +94,24 @@ struct AttendLaunch {
   TensorRef out;                          ///< [rows, num_heads, head_dim]
   float* log_sum_exp = nullptr;           ///< [rows, num_heads] or null
   const float* sink_logits = nullptr;     ///< [num_heads] or null
-  const AttendBlock* blocks = nullptr;    ///< [num_blocks]
-  const AttendLayout* layouts = nullptr;  ///< [num_blocks]
+  const AttendBlock* blocks = nullptr;    ///< [num_blocks]; null: few_blocks
+  const AttendLayout* layouts = nullptr;  ///< [num_blocks]; null: few_layouts
+  AttendBlock few_blocks[kFewBlocks] = {};
+  AttendLayout few_layouts[kFewBlocks] = {};
   float* workspace = nullptr;             ///< what the layouts' offsets count from
   int32_t num_blocks = 0;
   int32_t most_rows = 0;                  ///< of a KV head, over the blocks
   int32_t most_splits = 0;                ///< over the blocks
   AttendKind kind = AttendKind::kDecode;  ///< of all blocks
   bool turns = false;                     ///< keys have rotary pairs
-  int32_t cluster = 1;                    ///< kDecode: of all layouts
   int32_t* counters = nullptr;  ///< [num_blocks, num_kv_heads], 0 before and after a launch
+
+  HD const AttendBlock& Block(uint32_t index) const {
+    return blocks != nullptr ? blocks[index] : few_blocks[index];
+  }
+  HD const AttendLayout& Layout(uint32_t index) const {
+    return layouts != nullptr ? layouts[index] : few_layouts[index];
+  }
 };
 /// Queries turned and rounded.
 void LaunchAttendQueries(const AttendLaunch& launch, cudaStream_t stream);

@@ -157,10 +157,7 @@ AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block) {
   return rows <= 16 ? AttendKind::kFewRows : AttendKind::kManyRows;
 }
 
-AttendLayout LayOutAttend(const AttentionShape& shape,
-                          const AttendBlock& block,
-                          int32_t cluster,
-                          int64_t begin) {
+AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin) {
   AttendLayout layout;
   const int64_t end = block.block.first_position + block.block.rows;
   layout.keys = SinkTokens(block) + int64_t{block.num_selected} * block.selected_chunk_tokens +
@@ -170,13 +167,11 @@ AttendLayout LayOutAttend(const AttentionShape& shape,
   int64_t most = kMostSplits;
   int64_t multiple = kTileKeys;
   switch (KindOf(shape, block)) {
-    case AttendKind::kDecode: {
-      const DecodeTeams teams = DecodeTeamsOf(shape);
-      fewest = 16 * int64_t{teams.teams};
-      most = Max(1, kDecodeBlocks / CeilDiv(shape.num_kv_heads, teams.heads));
-      multiple = fewest;
+    case AttendKind::kDecode:
+      fewest = kTileKeys;
+      most = Max(1, kDecodeBlocks / shape.num_kv_heads);
+      multiple = 16;
       break;
-    }
     case AttendKind::kFewRows: fewest = kFewestKeysOfSplit; break;
     case AttendKind::kPrefill:
     case AttendKind::kManyRows: break;
@@ -184,9 +179,6 @@ AttendLayout LayOutAttend(const AttentionShape& shape,
   const int64_t keys_of_split = RoundUp(Max(fewest, CeilDiv(layout.keys, most)), multiple);
   layout.keys_of_split = static_cast<int32_t>(keys_of_split);
   layout.splits = static_cast<int32_t>(CeilDiv(Max(layout.keys, 1), keys_of_split));
-  if (KindOf(shape, block) == AttendKind::kDecode) {
-    layout.splits = static_cast<int32_t>(RoundUp(layout.splits, cluster));
-  }
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
   Offsets offsets(begin);
   if (KindOf(shape, block) != AttendKind::kPrefill) {

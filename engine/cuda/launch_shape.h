@@ -73,8 +73,8 @@ int32_t StageDepth(const PruneArgs& args);
 struct AttendLayout {
   int64_t keys = 0;
   int32_t rows = 0;           ///< of a KV head: block rows * group, row r is [r / group, r % group]
-  int32_t splits = 0;         ///< kDecode: a multiple of the cluster, of which some may be empty
-  int32_t keys_of_split = 0;  ///< a multiple of kTileKeys
+  int32_t splits = 0;         ///< none of them empty
+  int32_t keys_of_split = 0;  ///< a multiple of kTileKeys, kDecode: of 16
   int64_t queries = 0;        ///< offset in floats of [kv_heads, rows, head_dim]
   int64_t max = 0;            ///< offset in floats of [splits, kv_heads, rows]
   int64_t sum = 0;            ///< the same
@@ -82,30 +82,12 @@ struct AttendLayout {
   int64_t end = 0;
 };
 
-/// `cluster`: thread blocks that share memory on the device, 1 where they cannot.
-AttendLayout LayOutAttend(const AttentionShape& shape,
-                          const AttendBlock& block,
-                          int32_t cluster,
-                          int64_t begin);
+AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin);
 
 /// Which kernel attends.
 enum class AttendKind : uint8_t { kDecode, kPrefill, kFewRows, kManyRows };
 inline constexpr size_t kNumAttendKinds = 4;
 AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block);
-
-/// How the warps of a thread block share a decode step's attention: each has one of `heads` KV
-/// heads, and `teams` of them take 16 keys each.
-inline constexpr int32_t kDecodeWarps = 8;
-struct DecodeTeams {
-  int32_t heads = 1;
-  int32_t teams = 1;
-};
-HD inline DecodeTeams DecodeTeamsOf(const AttentionShape& shape) {
-  const int64_t heads = Min(shape.num_kv_heads, kDecodeWarps);
-  // The angles of all teams' keys must fit shared memory.
-  const int64_t most_teams = shape.head_dim <= 128 ? 4 : 1;
-  return {static_cast<int32_t>(heads), static_cast<int32_t>(Min(kDecodeWarps / heads, most_teams))};
-}
 
 /// The token of the key of rank `rank`: sink, selected chunks and window in order. Tokens fit int32
 /// (EngineOptions::kMaxTokens).

@@ -66,8 +66,11 @@ __device__ inline float2 UnpackPair(uint32_t pair) {
   if constexpr (std::is_same_v<Element, Bf16>) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
   } else {
-    return {ToFloat(F16{static_cast<uint16_t>(pair)}),
-            ToFloat(F16{static_cast<uint16_t>(pair >> 16)})};
+    float2 out;
+    asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+        : "=f"(out.x), "=f"(out.y)
+        : "r"(pair));
+    return out;
   }
 }
 

@@ -1,4 +1,5 @@
 #include "engine/cuda/block_reduce.cuh"
+#include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
 
 namespace longshore::cuda {
@@ -11,7 +12,7 @@ constexpr int32_t kThreads = 256;
 __global__ void __launch_bounds__(kThreads) LogSumExps(const __grid_constant__ PruneLaunch launch) {
   __shared__ float shared_max[kThreads / 32];
   __shared__ double shared_sum[kThreads / 32];
-  const StageLayout& layout = launch.layouts[blockIdx.y];
+  const StageLayout& layout = launch.Layout(blockIdx.y);
   const auto row = static_cast<int32_t>(blockIdx.x);
   if (row >= layout.scored * launch.shape.num_heads) {
     return;
@@ -115,7 +116,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     RankCandidates(const __grid_constant__ PruneLaunch launch) {
   constexpr int32_t kShifts = 1024;
   __shared__ float shift[kShifts + 32];
-  const StageLayout& layout = launch.layouts[blockIdx.y];
+  WaitForEarlier();
+  LetLaterStart();
+  const StageLayout& layout = launch.Layout(blockIdx.y);
   const int32_t candidate =
       static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
   if (layout.scored == 0 || static_cast<int32_t>(blockIdx.x) * kThreads >= layout.candidates) {
@@ -175,7 +178,7 @@ void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream) {
 void LaunchRank(const PruneLaunch& launch, cudaStream_t stream) {
   const auto tiles = static_cast<uint32_t>(CeilDiv(launch.most_candidates, kThreads));
   const dim3 grid(tiles, static_cast<uint32_t>(launch.num_blocks));
-  RankCandidates<<<grid, kThreads, 0, stream>>>(launch);
+  LaunchChained(RankCandidates, {grid, kThreads}, launch, stream);
 }
 
 }  // namespace longshore::cuda

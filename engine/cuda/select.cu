@@ -1,5 +1,7 @@
 #include "engine/cuda/block_reduce.cuh"
+#include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/shared_copy.cuh"
 
 namespace longshore::cuda {
 namespace {
@@ -61,7 +63,7 @@ struct Ranks<0> {
   int32_t end;
 
   __device__ Ranks(const float* ranks, int32_t candidates) : rank(ranks) {
-    const auto share = static_cast<int32_t>(CeilDiv(candidates, kThreads));
+    const int32_t share = (candidates + kThreads - 1) / kThreads;
     first = min(static_cast<int32_t>(threadIdx.x) * share, candidates);
     end = min(first + share, candidates);
   }
@@ -98,6 +100,8 @@ __device__ int32_t SumBefore(int32_t value, int32_t* shared) {
 }
 
 struct Shared {
+  Uninitialized<PruneBlock> prune;
+  Uninitialized<StageLayout> layout;
   int32_t scan[kWarps];
   uint32_t reduce[kWarps];
   int32_t counts[kThreads];  // of bins
@@ -193,10 +197,15 @@ __device__ Threshold FindThreshold(const Keys& keys, int32_t keep, Shared* share
 
 // One block of queries: keeps the best candidates, of equal ranks those of the lowest tokens.
 template <int32_t kOfThread>
-__global__ void __launch_bounds__(kThreads) Select(const __grid_constant__ PruneLaunch launch) {
+__global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ PruneLaunch launch) {
   __shared__ Shared shared;
-  const StageLayout& layout = launch.layouts[blockIdx.x];
-  const PruneBlock& prune = launch.blocks[blockIdx.x];
+  CopyToShared(&launch.Block(blockIdx.x), shared.prune.get());
+  CopyToShared(&launch.Layout(blockIdx.x), shared.layout.get());
+  WaitForEarlier();
+  LetLaterStart();
+  __syncthreads();
+  const StageLayout& layout = *shared.layout;
+  const PruneBlock& prune = *shared.prune;
   const int32_t chunk = launch.stage.chunk_tokens;
   if (layout.scored == 0) {
     for (auto at = static_cast<int32_t>(threadIdx.x); at < layout.candidates; at += kThreads) {
@@ -232,13 +241,13 @@ __global__ void __launch_bounds__(kThreads) Select(const __grid_constant__ Prune
 }  // namespace
 
 void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream) {
-  const auto blocks = static_cast<uint32_t>(launch.num_blocks);
+  const ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
   if (launch.most_candidates <= kThreads) {
-    Select<1><<<blocks, kThreads, 0, stream>>>(launch);
+    LaunchChained(Select<1>, shape, launch, stream);
   } else if (launch.most_candidates <= 16 * kThreads) {
-    Select<16><<<blocks, kThreads, 0, stream>>>(launch);
+    LaunchChained(Select<16>, shape, launch, stream);
   } else {
-    Select<0><<<blocks, kThreads, 0, stream>>>(launch);
+    LaunchChained(Select<0>, shape, launch, stream);
   }
 }
 

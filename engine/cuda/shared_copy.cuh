@@ -11,7 +11,7 @@ __device__ inline void CopyToShared(const T* from, T* to) {
   static_assert(sizeof(T) % sizeof(uint32_t) == 0);
   const auto* words = reinterpret_cast<const uint32_t*>(from);
   for (uint32_t word = threadIdx.x; word < sizeof(T) / sizeof(uint32_t); word += blockDim.x) {
-    reinterpret_cast<uint32_t*>(to)[word] = __ldg(words + word);
+    reinterpret_cast<uint32_t*>(to)[word] = words[word];
   }
 }
 

@@ -80,14 +80,15 @@ __device__ inline void TurnFour(RopePairing pairing,
 
 // Turns the 16 staged rows of a warp in place, all their dimensions, and rounds them to Element.
 //
-//   angles  [16, kDepth / 8] of four pairs each
+//   ids  [16] rotary ids of the rows
 template <class Element, int32_t kDepth, class Rows>
-__device__ void TurnStaged(const RopeRows& rope, const FourTurns* angles, Rows* rows) {
+__device__ void TurnStaged(const RopeRows& rope, const int32_t* ids, Rows* rows) {
   constexpr int32_t kFours = kDepth / 8;
-#pragma unroll 2
+#pragma unroll 4
   for (auto at = static_cast<int32_t>(threadIdx.x) % 32; at < Rows::kRows * kFours; at += 32) {
     const int32_t row = at / kFours;
-    TurnFour<Element, kDepth>(rope.pairing, at % kFours * 4, angles[at],
+    const int32_t pair = at % kFours * 4;
+    TurnFour<Element, kDepth>(rope.pairing, pair, FourTurnsOf(rope, ids[row], pair),
                               [&](int32_t chunk) { return rows->At(row, chunk); });
   }
 }
