@@ -55,11 +55,15 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
                                          ".", properties.minor),
                   .threads = 0,
                   .device_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
-  return std::unique_ptr<Backend>(new CudaBackend(std::move(info), stream));
+  const DeviceTraits device{.prefill_kernels =
+                                static_cast<int64_t>(properties.sharedMemPerBlockOptin) >=
+                                kPrefillSharedBytes};
+  return std::unique_ptr<Backend>(new CudaBackend(std::move(info), device, stream));
 }
 
-CudaBackend::CudaBackend(DeviceInfo info, cudaStream_t stream)
+CudaBackend::CudaBackend(DeviceInfo info, const DeviceTraits& device, cudaStream_t stream)
     : info_(std::move(info)),
+      device_(device),
       stream_(stream),
       arena_(kArenaPieceBytes),
       transfers_(stream, &arena_) {}

@@ -35,7 +35,7 @@ class CudaBackend final : public Backend {
   absl::Status Wait(Fence fence) override;
 
  private:
-  CudaBackend(DeviceInfo info, cudaStream_t stream);
+  CudaBackend(DeviceInfo info, const DeviceTraits& device, cudaStream_t stream);
   void Free(MemorySpace space, std::byte* data, int64_t bytes) override;
 
   // The tensors of an AttendArgs as the device sees them.
@@ -58,6 +58,7 @@ class CudaBackend final : public Backend {
                             std::span<const AttendLayout> layouts);
 
   DeviceInfo info_;
+  DeviceTraits device_;
   cudaStream_t stream_;
   DeviceArena arena_;
   HostTransfers transfers_;

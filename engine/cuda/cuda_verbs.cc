@@ -61,10 +61,10 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
 // Which kernels score a block. Their blocks are launched together, those with keys as stored and
 // those whose keys are turned apart.
 enum class StageKind : uint8_t { kDecode, kPrefill, kPlain };
-StageKind KindOf(const PruneArgs& args, const PruneBlock& block) {
-  return IsDecodeStage(args, block)    ? StageKind::kDecode
-         : IsPrefillStage(args, block) ? StageKind::kPrefill
-                                       : StageKind::kPlain;
+StageKind KindOf(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block) {
+  return IsDecodeStage(args, block)            ? StageKind::kDecode
+         : IsPrefillStage(device, args, block) ? StageKind::kPrefill
+                                               : StageKind::kPlain;
 }
 
 // Whether `bounds` and `exact` meet keys that are turned.
@@ -129,8 +129,8 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
   launch.shape = args.shape;
   launch.num_parts = static_cast<int32_t>(parts.size());
   ASSIGN_OR_RETURN(launch.items, Describe(args.items, true, launch.few_items, &transfers_));
-  ASSIGN_OR_RETURN(launch.parts, Describe(std::span<const PagePart>(parts), true, launch.few_parts,
-                                          &transfers_));
+  ASSIGN_OR_RETURN(launch.parts,
+                   Describe(std::span<const PagePart>(parts), true, launch.few_parts, &transfers_));
   ASSIGN_OR_RETURN(launch.k, transfers_.Input(args.k));
   ASSIGN_OR_RETURN(launch.v, transfers_.Input(args.v));
   LaunchAppend(launch, stream_);
@@ -141,14 +141,15 @@ absl::Status CudaBackend::Prune(const PruneArgs& args) {
   ASSIGN_OR_RETURN(const TensorRef q, transfers_.Input(args.q));
   std::vector<PruneBlock> of_kind[6];
   for (const PruneBlock& block : args.blocks) {
-    const auto kind = static_cast<size_t>(KindOf(args, block));
+    const auto kind = static_cast<size_t>(KindOf(device_, args, block));
     of_kind[2 * kind + (TurnsKeys(block) ? 1 : 0)].push_back(block);
   }
   for (std::span<const PruneBlock> left : of_kind) {
     while (!left.empty()) {
-      const auto layouts = TakeLayouts<PruneBlock, StageLayout>(
-          left,
-          [&](const PruneBlock& block, int64_t begin) { return LayOutStage(args, block, begin); });
+      const auto layouts =
+          TakeLayouts<PruneBlock, StageLayout>(left, [&](const PruneBlock& block, int64_t begin) {
+            return LayOutStage(device_, args, block, begin);
+          });
       RETURN_IF_ERROR(PruneBlocks(args, q, left.first(layouts.size()), layouts));
       left = left.subspan(layouts.size());
     }
@@ -173,7 +174,7 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .most_candidates = MostOf(layouts, &StageLayout::candidates),
                      .most_shares = MostOf(layouts, &StageLayout::shares),
                      .turns = TurnsKeys(blocks.front())};
-  const StageKind kind = KindOf(args, blocks.front());
+  const StageKind kind = KindOf(device_, args, blocks.front());
   const bool decodes = kind == StageKind::kDecode;
   ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));
   ASSIGN_OR_RETURN(launch.layouts, Describe(layouts, decodes, launch.few_layouts, &transfers_));
@@ -213,13 +214,13 @@ absl::Status CudaBackend::Attend(const AttendArgs& args) {
   ASSIGN_OR_RETURN(tensors.log_sum_exp, transfers_.Output(args.log_sum_exp));
   std::vector<AttendBlock> of_kind[kNumAttendKinds];
   for (const AttendBlock& block : args.blocks) {
-    of_kind[static_cast<size_t>(KindOf(args.shape, block))].push_back(block);
+    of_kind[static_cast<size_t>(KindOf(device_, args.shape, block))].push_back(block);
   }
   for (std::span<const AttendBlock> left : of_kind) {
     while (!left.empty()) {
       const auto layouts = TakeLayouts<AttendBlock, AttendLayout>(
           left, [&](const AttendBlock& block, int64_t begin) {
-            return LayOutAttend(args.shape, block, begin);
+            return LayOutAttend(device_, args.shape, block, begin);
           });
       RETURN_IF_ERROR(AttendBlocks(args, tensors, left.first(layouts.size()), layouts));
       left = left.subspan(layouts.size());
@@ -253,7 +254,7 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
                       .num_blocks = static_cast<int32_t>(blocks.size()),
                       .most_rows = MostOf(layouts, &AttendLayout::rows),
                       .most_splits = MostOf(layouts, &AttendLayout::splits),
-                      .kind = KindOf(args.shape, blocks.front()),
+                      .kind = KindOf(device_, args.shape, blocks.front()),
                       .turns = blocks.front().block.rope.pairs > 0};
   const bool decodes = launch.kind == AttendKind::kDecode;
   ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));

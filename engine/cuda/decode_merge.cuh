@@ -4,6 +4,7 @@
 
 #include "engine/cuda/decode_warp.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/row_end.cuh"
 
 // How what parts of the keys gave becomes the output: by warps and splits alike.
 namespace longshore::cuda {
@@ -101,28 +102,20 @@ __device__ void WriteFour(const AttendLaunch& launch,
                           const AttendBlock& attend,
                           int32_t kv_head,
                           const MergePlace& place,
-                          Merged merged) {
+                          const Merged& merged) {
   const AttentionShape& shape = launch.shape;
   const int32_t group = shape.GroupSize();
   const int32_t row = place.column / group;
   const int32_t head = kv_head * group + place.column - row * group;
-  if (launch.sink_logits != nullptr) {  // one more term of the denominator, without a value
-    const float logit = launch.sink_logits[head] * kLog2E;
-    const float largest = fmaxf(merged.max, logit);
-    merged.Scale(WeightOf(merged.max, largest));
-    merged.sum += WeightOf(logit, largest);
-    merged.max = largest;
-  }
+  const RowEnd end = EndOf(launch, head, merged.max / kLog2E, merged.sum);
   const int64_t out = (int64_t{attend.block.first_row} + row) * shape.num_heads + head;
-  const float largest = LargestFinite(launch.out.dtype);
-  const float values[4] = {merged.acc.x, merged.acc.y, merged.acc.z, merged.acc.w};
-#pragma unroll
-  for (int32_t dim = 0; dim < 4; ++dim) {
-    StoreAny(launch.out.dtype, fminf(fmaxf(values[dim] / merged.sum, -largest), largest),
-             launch.out.data, out * kDepth + place.dim + dim);
-  }
+  const int64_t at = out * kDepth + place.dim;
+  StoreTwo(launch.out.dtype, {merged.acc.x * end.factor, merged.acc.y * end.factor},
+           launch.out.data, at);
+  StoreTwo(launch.out.dtype, {merged.acc.z * end.factor, merged.acc.w * end.factor},
+           launch.out.data, at + 2);
   if (launch.log_sum_exp != nullptr && place.dim == 0) {
-    launch.log_sum_exp[out] = merged.max / kLog2E + logf(merged.sum);
+    launch.log_sum_exp[out] = end.log_sum_exp;
   }
 }
 

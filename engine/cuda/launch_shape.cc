@@ -54,8 +54,8 @@ bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block) {
          !KeyIdsDependOnQuery(block.rule.style);
 }
 
-bool IsPrefillStage(const PruneArgs& args, const PruneBlock& block) {
-  return args.stage.selector != Selector::kDescent &&
+bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block) {
+  return device.prefill_kernels && args.stage.selector != Selector::kDescent &&
          SuitsTensorCores(args.shape, block.block.rope) && !KeyIdsDependOnQuery(block.rule.style) &&
          !IsDecodeStage(args, block);
 }
@@ -77,7 +77,10 @@ int32_t StageDepth(const PruneArgs& args) {
   return args.stage.selector == Selector::kBounds ? 2 * args.shape.head_dim : args.shape.head_dim;
 }
 
-StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t begin) {
+StageLayout LayOutStage(const DeviceTraits& device,
+                        const PruneArgs& args,
+                        const PruneBlock& block,
+                        int64_t begin) {
   StageLayout layout;
   layout.candidates = block.NumCandidates(args.stage.chunk_tokens);
   Offsets offsets(begin);
@@ -87,13 +90,13 @@ StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t 
     layout.score_stride = RoundUp(layout.candidates, 64);
     const int64_t rows = int64_t{layout.scored} * args.shape.num_heads;
     layout.partials = 1;
-    if (IsPrefillStage(args, block)) {
+    if (IsPrefillStage(device, args, block)) {
       layout.partials = static_cast<int32_t>(
           CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage), kSpanRows));
     } else {
       layout.queries = offsets.Take(rows * StageDepth(args));
     }
-    if (!IsPrefillStage(args, block) || KeepsScores(args.stage, args.ranking)) {
+    if (!IsPrefillStage(device, args, block) || KeepsScores(args.stage, args.ranking)) {
       layout.scores = offsets.Take(rows * layout.score_stride);
     }
     if (IsDecodeStage(args, block)) {
@@ -144,20 +147,25 @@ std::vector<PrefillTile> PrefillTiles(const PruneArgs& args,
   return tiles;
 }
 
-AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block) {
+AttendKind KindOf(const DeviceTraits& device,
+                  const AttentionShape& shape,
+                  const AttendBlock& block) {
   const int32_t rows = block.block.rows * shape.GroupSize();
   const bool element = shape.kv_dtype == DType::kBf16 || shape.kv_dtype == DType::kF16;
   const bool depth = shape.head_dim % 64 == 0 && rows <= (shape.head_dim <= 128 ? 16 : 8);
   if (element && depth && TurnsWhole(shape, block.block.rope)) {
     return AttendKind::kDecode;
   }
-  if (rows > 16 && SuitsTensorCores(shape, block.block.rope)) {
+  if (device.prefill_kernels && rows > 16 && SuitsTensorCores(shape, block.block.rope)) {
     return AttendKind::kPrefill;
   }
   return rows <= 16 ? AttendKind::kFewRows : AttendKind::kManyRows;
 }
 
-AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin) {
+AttendLayout LayOutAttend(const DeviceTraits& device,
+                          const AttentionShape& shape,
+                          const AttendBlock& block,
+                          int64_t begin) {
   AttendLayout layout;
   const int64_t end = block.block.first_position + block.block.rows;
   layout.keys = SinkTokens(block) + int64_t{block.num_selected} * block.selected_chunk_tokens +
@@ -166,7 +174,7 @@ AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block,
   int64_t fewest = kFewestKeysOfLargeSplit;
   int64_t most = kMostSplits;
   int64_t multiple = kTileKeys;
-  switch (KindOf(shape, block)) {
+  switch (KindOf(device, shape, block)) {
     case AttendKind::kDecode:
       fewest = kTileKeys;
       most = Max(1, kDecodeBlocks / shape.num_kv_heads);
@@ -181,7 +189,7 @@ AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block,
   layout.splits = static_cast<int32_t>(CeilDiv(Max(layout.keys, 1), keys_of_split));
   const int64_t rows = int64_t{layout.rows} * shape.num_kv_heads;
   Offsets offsets(begin);
-  if (KindOf(shape, block) != AttendKind::kPrefill) {
+  if (KindOf(device, shape, block) != AttendKind::kPrefill) {
     layout.queries = offsets.Take(rows * shape.head_dim);
   }
   layout.max = offsets.Take(rows * layout.splits);

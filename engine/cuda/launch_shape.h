@@ -15,6 +15,14 @@ namespace longshore::cuda {
 /// Keys that are scored or attended to together.
 inline constexpr int32_t kTileKeys = 64;
 
+/// Shared memory that the kernels for prefill want for a thread block.
+inline constexpr int64_t kPrefillSharedBytes = int64_t{160} << 10;
+
+/// What of a device decides between kernels.
+struct DeviceTraits {
+  bool prefill_kernels = true;  ///< thread blocks may have kPrefillSharedBytes
+};
+
 /// One stage of one query block in workspace.
 struct StageLayout {
   int32_t first_row = 0;  ///< of the block, the first that is scored
@@ -37,13 +45,16 @@ bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block);
 
 /// Whether blocks of a call are scored by the kernels for prefill, on the same terms but for more
 /// rows and also by `probes`.
-bool IsPrefillStage(const PruneArgs& args, const PruneBlock& block);
+bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block);
 /// Whether these keep the scores for LaunchRank(). Many candidates that are ranked by a maximum are
 /// rather scored twice, once for the log-sum-exps: that is faster than memory.
 bool KeepsScores(const PruningStage& stage, Ranking ranking);
 
 /// Lays out a block behind `begin` floats.
-StageLayout LayOutStage(const PruneArgs& args, const PruneBlock& block, int64_t begin);
+StageLayout LayOutStage(const DeviceTraits& device,
+                        const PruneArgs& args,
+                        const PruneBlock& block,
+                        int64_t begin);
 
 /// Keys that a candidate is scored by, of a page (`exact`, `probes`) or its summary (`bounds`).
 int32_t KeysOfCandidate(const PruningStage& stage);
@@ -82,12 +93,17 @@ struct AttendLayout {
   int64_t end = 0;
 };
 
-AttendLayout LayOutAttend(const AttentionShape& shape, const AttendBlock& block, int64_t begin);
+AttendLayout LayOutAttend(const DeviceTraits& device,
+                          const AttentionShape& shape,
+                          const AttendBlock& block,
+                          int64_t begin);
 
 /// Which kernel attends.
 enum class AttendKind : uint8_t { kDecode, kPrefill, kFewRows, kManyRows };
 inline constexpr size_t kNumAttendKinds = 4;
-AttendKind KindOf(const AttentionShape& shape, const AttendBlock& block);
+AttendKind KindOf(const DeviceTraits& device,
+                  const AttentionShape& shape,
+                  const AttendBlock& block);
 
 /// The token of the key of rank `rank`: sink, selected chunks and window in order. Tokens fit int32
 /// (EngineOptions::kMaxTokens).

@@ -280,6 +280,7 @@ void Launch(const AttendLaunch& launch, cudaStream_t stream) {
                   static_cast<uint32_t>(launch.num_blocks));
   const auto kernel = PrefillAttend<Element, kDepth, kWarps, kTurns, kSplits>;
   constexpr size_t kBytes = sizeof(Shared<kDepth, kWarps>);
+  static_assert(kBytes <= kPrefillSharedBytes);
   // Shows as a launch that fails.
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes));

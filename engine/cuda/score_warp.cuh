@@ -188,7 +188,7 @@ struct ScoreSink {
       scaled[1] = Scaled(shape, raw1);
       scores[side][candidate1] = scaled[1];
     }
-    sums[side].Add(scaled);
+    sums[side].Add(scaled, kLog2E);
   }
 };
 

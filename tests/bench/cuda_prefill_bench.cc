@@ -1,8 +1,9 @@
 // Prefill attention of one layer on a GPU, 8B shapes: the verbs of the last piece of a prompt. One
 // JSON object a line on stdout.
 //
-//   cuda_prefill_bench [ID...]    those alone, of prefill_32k_at_1m, prefill_32k_at_128k,
-//                                 dense_prefill_32k_at_128k
+//   cuda_prefill_bench [ID...]    those alone, of prefill_32k_at_64k to _2m,
+//   dense_prefill_32k_at_128k
+//                                 and _1m, prefill_1m_all_layers_s
 
 #include <cstring>
 #include <functional>
@@ -20,15 +21,18 @@ constexpr int32_t kRuns = 5;
 constexpr int32_t kCoarseChunks = 128;
 constexpr int32_t kFineChunks = 256;
 
+// Attention of the rows [end - kPieceRows, end) of a session.
 class Bench {
  public:
-  Bench(cuda::CudaBackend* backend, int64_t tokens, bool dense)
+  Bench(cuda::CudaBackend* backend,
+        const Layer& layer,
+        const RopeTable& rope,
+        int64_t end,
+        bool dense)
       : backend_(backend),
-        tokens_(tokens),
+        end_(end),
         dense_(dense),
-        beyond_(tokens > kTrainedTokens),
-        rope_(MakeRope(tokens, backend)),
-        layer_(MakeLayer(tokens, backend)) {
+        beyond_(end > kTrainedTokens) {
     constexpr int64_t kBytes = int64_t{kPieceRows} * kHeads * kHeadDim * 2;
     constexpr int64_t kBlocks = kPieceRows / kQueryBlock;
     q_ = Take(backend->Allocate(MemorySpace::kDevice, kBytes));
@@ -38,9 +42,9 @@ class Bench {
     Check(cudaDeviceSynchronize());
     Fill(q_.data(), q_.bytes());
     for (int64_t row = 0; row < kPieceRows; row += kQueryBlock) {
-      const int64_t position = tokens - kPieceRows + row;
-      blocks_.push_back({.kv = layer_.kv,
-                         .rope = rope_.rows(),
+      const int64_t position = end - kPieceRows + row;
+      blocks_.push_back({.kv = layer.kv,
+                         .rope = rope.rows(),
                          .first_position = position,
                          .first_row = static_cast<int32_t>(row),
                          .rows = kQueryBlock,
@@ -48,8 +52,8 @@ class Bench {
     }
   }
 
-  // Prints the medians of each verb and of all of them.
-  void Measure(const std::string& id) {
+  // Median milliseconds of all verbs; `id` not empty: printed, and each verb's.
+  double Measure(const std::string& id) {
     const Verb all_verbs[] = {{"_bounds", [&] { Prune(0); }},
                               {"_exact", [&] { Prune(1); }},
                               {"_attend", [&] { Attend(); }}};
@@ -70,8 +74,11 @@ class Bench {
     }
     for (size_t verb = 0; verb < times.size(); ++verb) {
       std::nth_element(times[verb].begin(), times[verb].begin() + kRuns / 2, times[verb].end());
-      Print(verb < verbs.size() ? id + verbs[verb].name : id, times[verb][kRuns / 2]);
+      if (!id.empty()) {
+        Print(verb < verbs.size() ? id + verbs[verb].name : id, times[verb][kRuns / 2]);
+      }
     }
+    return times.back()[kRuns / 2];
   }
 
  private:
@@ -100,13 +107,19 @@ class Bench {
     std::printf(
         "{\"id\": \"%s\", \"value\": %.3f, \"unit\": \"ms\", \"shapes\": \"one layer, 32/8 heads, "
         "128 dims, bf16, the last %d rows of %lld tokens, %s\"}\n",
-        id.c_str(), milliseconds, kPieceRows, static_cast<long long>(tokens_),
+        id.c_str(), milliseconds, kPieceRows, static_cast<long long>(end_),
         dense_ ? "dense" : "standard");
     std::fflush(stdout);
   }
 
   static int32_t* At(const Buffer& buffer, size_t block, int32_t chunks) {
     return reinterpret_cast<int32_t*>(buffer.data()) + static_cast<int64_t>(block) * chunks;
+  }
+
+  // What a stage keeps of a block's chunks.
+  int32_t ChunksOf(size_t index, int32_t chunk_tokens, int32_t keep) const {
+    return static_cast<int32_t>(
+        std::min<int64_t>(keep, blocks_[index].regions.MiddleTokens() / chunk_tokens));
   }
 
   void Prune(int32_t stage) {
@@ -120,10 +133,11 @@ class Bench {
                     .window_tokens = 1024,
                     .trained_tokens = kTrainedTokens},
            .parents = stage == 0 ? nullptr : coarse,
-           .num_parents = stage == 0 ? 0 : kCoarseChunks,
+           .num_parents = stage == 0 ? 0 : ChunksOf(index, 64, kCoarseChunks),
            .parent_chunk_tokens = 64,
            .selected = stage == 0 ? coarse : fine,
-           .num_selected = stage == 0 ? kCoarseChunks : kFineChunks});
+           .num_selected =
+               stage == 0 ? ChunksOf(index, 64, kCoarseChunks) : ChunksOf(index, 8, kFineChunks)});
     }
     PruneArgs args;
     args.shape = ShapeOfLayer();
@@ -158,11 +172,9 @@ class Bench {
   }
 
   cuda::CudaBackend* backend_;
-  int64_t tokens_;
+  int64_t end_;
   bool dense_;
   bool beyond_;
-  RopeTable rope_;
-  Layer layer_;
   Buffer q_;
   Buffer out_;
   Buffer coarse_;
@@ -174,14 +186,38 @@ void Main(const std::vector<std::string>& only) {
   auto made = cuda::CudaBackend::Create();
   Check(made.status());
   auto* backend = static_cast<cuda::CudaBackend*>(made->get());
-  const auto measure = [&](const std::string& id, int64_t tokens, bool dense) {
-    if (only.empty() || std::find(only.begin(), only.end(), id) != only.end()) {
-      Bench(backend, tokens, dense).Measure(id);
+  constexpr int64_t kMostTokens = int64_t{1} << 21;
+  const RopeTable rope = MakeRope(kMostTokens, backend);
+  const Layer layer = MakeLayer(kMostTokens, backend);
+  const auto wanted = [&](const std::string& id) {
+    return only.empty() || std::find(only.begin(), only.end(), id) != only.end();
+  };
+  const auto measure = [&](const std::string& id, int64_t end, bool dense) {
+    if (wanted(id)) {
+      Bench(backend, layer, rope, end, dense).Measure(id);
     }
   };
-  measure("prefill_32k_at_1m", int64_t{1} << 20, false);
-  measure("prefill_32k_at_128k", int64_t{1} << 17, false);
-  measure("dense_prefill_32k_at_128k", int64_t{1} << 17, true);
+  for (const auto& [name, tokens] : {std::pair{"64k", 1 << 16},
+                                     {"128k", 1 << 17},
+                                     {"256k", 1 << 18},
+                                     {"512k", 1 << 19},
+                                     {"1m", 1 << 20},
+                                     {"2m", 1 << 21}}) {
+    measure(std::string("prefill_32k_at_") + name, tokens, false);
+  }
+  measure("dense_prefill_32k_at_128k", 1 << 17, true);
+  measure("dense_prefill_32k_at_1m", 1 << 20, true);
+  if (wanted("prefill_1m_all_layers_s")) {
+    double milliseconds = 0;
+    for (int64_t end = kPieceRows; end <= int64_t{1} << 20; end += kPieceRows) {
+      milliseconds += Bench(backend, layer, rope, end, false).Measure("");
+    }
+    std::printf(
+        "{\"id\": \"prefill_1m_all_layers_s\", \"value\": %.2f, \"unit\": \"s\", \"shapes\": \"32 "
+        "pieces of 32768 rows of one layer, times 32 layers, 32/8 heads, 128 dims, bf16, "
+        "standard\"}\n",
+        milliseconds * 32 / 1000);
+  }
 }
 
 }  // namespace

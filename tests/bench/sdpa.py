@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 HEADS, KV_HEADS, DIMS = 32, 8, 128
 PIECE = 32768
+CONTEXTS = {"64k": 1 << 16, "128k": 1 << 17, "256k": 1 << 18, "512k": 1 << 19, "1m": 1 << 20, "2m": 1 << 21}
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
@@ -65,10 +66,12 @@ def main() -> None:
     """Prints what each backend takes."""
     for name, backend in BACKENDS.items():
         for what, measure, unit in (("decode", decode_ms, "us"), ("prefill_32k", prefill_ms, "ms")):
-            for at, tokens in (("128k", 1 << 17), ("1m", 1 << 20)):
+            for at, tokens in CONTEXTS.items():
+                if name == "flash" and at not in ("128k", "1m"):
+                    continue
                 try:
                     with sdpa_kernel(backend), torch.no_grad():
-                        value = measure(tokens, 3 if what == "prefill_32k" else 30)
+                        value = measure(tokens, 30 if what == "decode" else 3 if tokens < 1 << 19 else 1)
                 except RuntimeError as error:
                     print(json.dumps({"id": f"{name}_{what}_{at}", "error": str(error)[:200]}))
                     continue
