@@ -63,6 +63,7 @@ __device__ void Softmax(const AttentionShape& shape,
     for (int32_t step = 16; step > 0; step /= 2) {
       sum += __shfl_xor_sync(kWholeWarp, sum, step);
     }
+    __syncwarp();  // all lanes have read the maximum
     if (lane == 0) {
       const float rescale = max == old_max ? 1.0F : expf(old_max - max);
       state->max[row] = max;

@@ -70,20 +70,34 @@ struct Split {
   }
 };
 
-// Rows of a tile to shared memory, `offset` bytes behind their keys.
-template <class Rows>
-__device__ void Send(const TilePlaces& places, int64_t offset, Rows* to) {
-#pragma unroll 4
-  for (int32_t step = 0; step < Rows::kSteps; ++step) {
-    const int32_t at = 32 * step + static_cast<int32_t>(threadIdx.x) % 32;
-    const int32_t chunk = at % Rows::kChunks;
-    CopyAsync(to->At(at / Rows::kChunks, chunk),
-              places.keys[at / Rows::kChunks] + offset + 16 * chunk);
+// Where the call's own keys are still being written, a tile that has one of them waits for that.
+__device__ void WaitForOwnKeys(const AttendLaunch& launch,
+                               const Split& split,
+                               const TilePlaces& places) {
+  __syncwarp();
+  if (launch.own_keys_pending &&
+      places.tokens[kWarpKeys - 1] >= split.attend.block.first_position) {
+    WaitForEarlier();
   }
 }
 
-// The tiles of one warp. Its keys and values of the first have been sent for; those of the next are
-// as soon as their place is free. Nothing here waits for other warps.
+// Until a tile's keys are there, and turned. Its values are still on their way.
+template <class Element, int32_t kDepth, int32_t kAhead, bool kTurns, class Keys>
+__device__ void AwaitKeys(const AttendBlock& attend, const TilePlaces& places, Keys* keys) {
+  const auto wait = [] {
+    WaitAsync<1>();
+    __syncwarp();
+  };
+  if constexpr (kTurns) {
+    TurnStaged<Element, kDepth, kAhead>(attend.block.rope, places.ids, keys, wait);
+    __syncwarp();
+  } else {
+    wait();
+  }
+}
+
+// The tiles of one warp. The keys of the first are there, its values have been sent for; those of
+// the next are as soon as their place is free. Nothing here waits for other warps.
 template <class Element, bool kTurns, class Staging, class Warp>
 __device__ void RunTiles(const AttendLaunch& launch,
                          const Split& split,
@@ -106,16 +120,14 @@ __device__ void RunTiles(const AttendLaunch& launch,
     const auto score = [&](int32_t g, const uint4& upper, const uint4& lower) {
       warp->Score(queries, g, upper, lower, scores);
     };
-    WaitAsync<1>();
-    __syncwarp();
-    if constexpr (kTurns) {
-      TurnStaged<Element, Warp::kDim>(attend.block.rope, here.ids, &staging->keys);
-      __syncwarp();
+    if (tile >= kWarps) {
+      AwaitKeys<Element, Warp::kDim, 0, kTurns>(attend, here, &staging->keys);
     }
-    ForEachChunk(&staging->keys, warp->lane, score);
+    ForEachChunk(&staging->keys, score);
     __syncwarp();
     if (more) {
-      Send(next, 0, &staging->keys);
+      WaitForOwnKeys(launch, split, next);
+      staging->keys.SendFor(next.keys, 0);
     }
     CommitAsync();
     typename Warp::Probabilities probabilities[Warp::kColumns / 8];
@@ -131,7 +143,7 @@ __device__ void RunTiles(const AttendLaunch& launch,
     warp->AddValues(&staging->values, probabilities);
     __syncwarp();
     if (more) {
-      Send(next, value_offset, &staging->values);
+      staging->values.SendFor(next.keys, value_offset);
     }
     CommitAsync();
   }
@@ -161,8 +173,7 @@ __device__ void MergeSplits(const AttendLaunch& launch, SharedMemory* shared) {
   const SplitResults<kDepth> results(launch, layout, kv_head);
   const int32_t fours = layout.rows * (kDepth / 4);
   const auto read = [&](int32_t first, int32_t end, const MergePlace& place) {
-    return MergeParts<8>(first, end,
-                         [&](int32_t part) { return results.Read(part, place); });
+    return MergeParts<8>(first, end, [&](int32_t part) { return results.Read(part, place); });
   };
   const int32_t half = layout.splits / 2;
   if (2 * fours > kThreads || half == 0) {
@@ -196,32 +207,32 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
   auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
   CopyToShared(&launch.Block(blockIdx.z), shared.attend.get());
   CopyToShared(&launch.Layout(blockIdx.z), shared.layout.get());
-  WaitForEarlier();
-  LetLaterStart();
+  if (!launch.own_keys_pending) {
+    WaitForEarlier();
+    LetLaterStart();
+  }
   __syncthreads();
   const AttendBlock& attend = *shared.attend;
   const AttendLayout& layout = *shared.layout;
   const auto split_index = static_cast<int32_t>(blockIdx.x);
   if (split_index >= layout.splits) {
+    WaitForEarlier();
     return;
   }
   const auto kv_head = static_cast<int32_t>(blockIdx.y);
   const int32_t warp_index = static_cast<int32_t>(threadIdx.x) / 32;
   const int32_t first = split_index * layout.keys_of_split;
-  const Split split{
-      attend,
-      int64_t{kv_head} * attend.block.kv.head_bytes,
-      SinkTokens(attend),
-      first,
-      static_cast<int32_t>(Min(layout.keys, int64_t{first} + layout.keys_of_split))};
+  const Split split{attend, int64_t{kv_head} * attend.block.kv.head_bytes, SinkTokens(attend),
+                    first,
+                    static_cast<int32_t>(Min(layout.keys, int64_t{first} + layout.keys_of_split))};
   auto& staging = shared.staging[warp_index];
   TilePlaces(&places)[2] = shared.places[warp_index];
   if (warp_index < split.Tiles()) {
     split.Find(warp_index, &places[0]);
-    __syncwarp();
-    Send(places[0], 0, &staging.keys);
+    WaitForOwnKeys(launch, split, places[0]);
+    staging.keys.SendFor(places[0].keys, 0);
     CommitAsync();
-    Send(places[0], attend.block.kv.value_offset, &staging.values);
+    staging.values.SendFor(places[0].keys, attend.block.kv.value_offset);
   }
   CommitAsync();
   LoadColumns<Element, kDepth>(
@@ -230,9 +241,14 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
       [&](int32_t, int32_t column, int32_t index, float4 value) {
         StoreFour(value, shared.queries.at + column * shared.queries.kPitch + index);
       });
+  if (warp_index < split.Tiles()) {
+    AwaitKeys<Element, kDepth, 4, kTurns>(attend, places[0], &staging.keys);
+  }
   __syncthreads();
   typename SharedMemory::Warp warp(layout.rows);
   RunTiles<Element, kTurns>(launch, split, shared.queries, places, &staging, &warp);
+  WaitForEarlier();
+  LetLaterStart();
   __syncthreads();  // staging makes room for the sums
   warp.Give(
       [&](int32_t column, float max, float sum) {

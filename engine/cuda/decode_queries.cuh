@@ -115,7 +115,8 @@ __device__ void LoadColumns(const QueryColumns& columns,
   constexpr int32_t kFours = kDepth / 8;
   const int32_t group = columns.shape.GroupSize();
   const int32_t used = columns.rows * group;
-  for (auto at = static_cast<int32_t>(threadIdx.x); at < heads * used * kFours;
+  // The last threads begin: the first have more to do elsewhere.
+  for (auto at = static_cast<int32_t>(blockDim.x - 1 - threadIdx.x); at < heads * used * kFours;
        at += static_cast<int32_t>(blockDim.x)) {
     const int32_t head = at / kFours / used;
     const int32_t column = at / kFours - head * used;

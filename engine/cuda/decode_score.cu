@@ -6,22 +6,22 @@
 namespace longshore::cuda {
 namespace {
 
-constexpr int32_t kWarps = 8;
+constexpr int32_t kWarps = kScoreWarps;
 constexpr int32_t kThreads = 32 * kWarps;
 
 template <class Element, int32_t kRowDepth>
 struct Shared {
   using Rows = StagedRows<kRowDepth, true>;
   using Queries = DecodeQueries<Element, kRowDepth, kColumns>;
-  // Tiles of a warp that are on their way, up to 16 KB. A pass has as many of each team, so that
-  // what is sent for ahead is in this pass or the next.
-  static constexpr int32_t kStages = kRowDepth >= 256 ? 2 : 4;
+  // Tiles of a warp that are on their way, 8 KB where rows are long. A pass has more of each team,
+  // so that what is sent for ahead is in this pass or the next.
+  static constexpr int32_t kStages = kRowDepth >= 256 ? 1 : 2;
 
   Uninitialized<PruneBlock> prune;
   Uninitialized<StageLayout> layout;
   RowPlaces places;
   Rows rows[kWarps][kStages];
-  Queries queries[kWarps];  // of the KV heads
+  Queries queries[kScoreHeads];
 };
 
 // The queries of some KV heads; for `bounds` their positive and their negative parts.
@@ -80,15 +80,8 @@ struct WarpTiles {
   __device__ void Send(int32_t count) const {
     if (count < tiles) {
       const int32_t local = order.LocalOf(team, count);
-      const std::byte* const* from = places.rows[local / kPassTiles % 2] + PlaceOf(local);
-      Rows* to = rows + count % kStages;
-#pragma unroll
-      for (int32_t step = 0; step < Rows::kSteps; ++step) {
-        const int32_t at = 32 * step + lane;
-        const int32_t chunk = at % Rows::kChunks;
-        CopyAsync(to->At(at / Rows::kChunks, chunk),
-                  from[at / Rows::kChunks] + head_offset + 16 * chunk);
-      }
+      rows[count % kStages].SendFor(places.rows[local / kPassTiles % 2] + PlaceOf(local),
+                                    head_offset);
     }
     CommitAsync();
   }
@@ -100,28 +93,21 @@ struct WarpTiles {
       Multiply<Element>(upper.x, lower.x, upper.y, lower.y, query.x, query.y, &scores);
       Multiply<Element>(upper.z, lower.z, upper.w, lower.w, query.z, query.w, &scores);
     };
+    Rows* tile = rows + count % kStages;
+    const auto wait = [] {
+      WaitAsync<kStages - 1>();
+      __syncwarp();
+    };
     if constexpr (kTurns) {
       const int32_t local = order.LocalOf(team, count);
-      const int32_t* ids = places.ids[local / kPassTiles % 2] + PlaceOf(local);
-      StepTurns turns[kRowDepth / 64][2];  // found while the keys are on their way
-#pragma unroll
-      for (int32_t step = 0; step < kRowDepth / 64; ++step) {
-        turns[step][0] = StepTurnsOf(rope, ids[lane / 4], step, lane % 4);
-        turns[step][1] = StepTurnsOf(rope, ids[lane / 4 + 8], step, lane % 4);
-      }
-      WaitForTile();
-      ForEachTurnedChunk<Element>(
-          rows + count % kStages, lane, rope.pairing == RopePairing::kInterleaved,
-          [&](int32_t step, int32_t row) { return turns[step][row]; }, multiply);
+      TurnStaged<Element, kRowDepth, 4>(rope, places.ids[local / kPassTiles % 2] + PlaceOf(local),
+                                        tile, wait);
+      __syncwarp();
     } else {
-      WaitForTile();
-      ForEachChunk(rows + count % kStages, lane, multiply);
+      wait();
     }
+    ForEachChunk(tile, multiply);
     return scores;
-  }
-  __device__ static void WaitForTile() {
-    WaitAsync<kStages - 1>();
-    __syncwarp();
   }
 };
 
@@ -136,9 +122,9 @@ __device__ void ScoreHeads(const PruneLaunch& launch,
   const PruneBlock& prune = *shared->prune;
   const int32_t warp_index = static_cast<int32_t>(threadIdx.x) / 32;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t teams = kWarps / min(kWarps, launch.shape.num_kv_heads);
-  const int32_t team = warp_index / min(kWarps, launch.shape.num_kv_heads);
-  const int32_t head = warp_index % min(kWarps, launch.shape.num_kv_heads);
+  const int32_t teams = ScoreTeamsOf(launch.shape);
+  const int32_t team = warp_index / min(kScoreHeads, launch.shape.num_kv_heads);
+  const int32_t head = warp_index % min(kScoreHeads, launch.shape.num_kv_heads);
   const TileOrder order(launch, layout, teams);
   const bool works = team < teams && head < heads;
   const int64_t row_bytes = int64_t{kRowDepth} * sizeof(Element);
@@ -194,9 +180,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
   const int32_t all_heads = launch.shape.num_kv_heads;
-  for (int32_t first = 0; first < all_heads; first += kWarps) {
-    const int32_t heads = min(kWarps, all_heads - first);
-    const TileOrder order(launch, layout, kWarps / min(kWarps, all_heads));
+  for (int32_t first = 0; first < all_heads; first += kScoreHeads) {
+    const int32_t heads = min(kScoreHeads, all_heads - first);
+    const TileOrder order(launch, layout, ScoreTeamsOf(launch.shape));
     __syncthreads();
     shared.places.Find(launch, prune, layout, order, 0);
     shared.places.Find(launch, prune, layout, order, 1);
@@ -208,11 +194,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
-  LaunchChained(DecodeScore<Element, kDepth, kRowDepth, kTurns>,
-                {dim3(static_cast<uint32_t>(launch.most_shares),
-                      static_cast<uint32_t>(launch.num_blocks)),
-                 kThreads, sizeof(Shared<Element, kRowDepth>)},
-                launch, stream);
+  LaunchChained(
+      DecodeScore<Element, kDepth, kRowDepth, kTurns>,
+      {dim3(static_cast<uint32_t>(launch.most_shares), static_cast<uint32_t>(launch.num_blocks)),
+       kThreads, sizeof(Shared<Element, kRowDepth>)},
+      launch, stream);
 }
 
 template <class Element, int32_t kDepth>

@@ -6,7 +6,6 @@
 #include "engine/cuda/mma.cuh"
 #include "engine/cuda/scale.cuh"
 #include "engine/cuda/staged_rows.cuh"
-#include "engine/cuda/turn_fragments.cuh"
 
 namespace longshore::cuda {
 

@@ -52,7 +52,7 @@ struct PruneLaunch {
   const StageLayout* layouts = nullptr;  ///< [num_blocks]; null: few_layouts
   PruneBlock few_blocks[kFewBlocks] = {};
   StageLayout few_layouts[kFewBlocks] = {};
-  float* workspace = nullptr;            ///< what the layouts' offsets count from
+  float* workspace = nullptr;  ///< what the layouts' offsets count from
   int32_t num_blocks = 0;
   int32_t most_scored = 0;      ///< over the blocks
   int32_t most_candidates = 0;  ///< over the blocks
@@ -87,6 +87,8 @@ void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream);
 void LaunchRank(const PruneLaunch& launch, cudaStream_t stream);
 /// The num_selected best of each block, in ascending order.
 void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream);
+/// LaunchRank() and LaunchSelect(), at once where candidates are few.
+void LaunchRankAndSelect(const PruneLaunch& launch, cudaStream_t stream);
 
 struct AttendLaunch {
   AttentionShape shape;
@@ -98,13 +100,16 @@ struct AttendLaunch {
   const AttendLayout* layouts = nullptr;  ///< [num_blocks]; null: few_layouts
   AttendBlock few_blocks[kFewBlocks] = {};
   AttendLayout few_layouts[kFewBlocks] = {};
-  float* workspace = nullptr;             ///< what the layouts' offsets count from
+  float* workspace = nullptr;  ///< what the layouts' offsets count from
   int32_t num_blocks = 0;
   int32_t most_rows = 0;                  ///< of a KV head, over the blocks
   int32_t most_splits = 0;                ///< over the blocks
   AttendKind kind = AttendKind::kDecode;  ///< of all blocks
   bool turns = false;                     ///< keys have rotary pairs
   int32_t* counters = nullptr;  ///< [num_blocks, num_kv_heads], 0 before and after a launch
+  /// kDecode: the kernel before this one writes keys and values of the blocks' rows, each block's
+  /// one, and nothing else that is read here.
+  bool own_keys_pending = false;
 
   HD const AttendBlock& Block(uint32_t index) const {
     return blocks != nullptr ? blocks[index] : few_blocks[index];

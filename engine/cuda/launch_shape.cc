@@ -16,7 +16,6 @@ constexpr int64_t kFewestKeysOfLargeSplit = 16384;
 // depend on which one it is.
 constexpr int64_t kDecodeBlocks = 256;
 constexpr int64_t kScoreShares = 128;
-constexpr int32_t kScoreWarps = 8;
 
 // Whether rotary tables turn all dimensions or none.
 bool TurnsWhole(const AttentionShape& shape, const RopeRows& rope) {
@@ -103,7 +102,7 @@ StageLayout LayOutStage(const DeviceTraits& device,
       // A warp takes a tile of 16 keys or summaries, or as many as a candidate has.
       const int64_t units = CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage),
                                     Max(16, KeysOfCandidate(args.stage)));
-      const int64_t teams = kScoreWarps / Min(kScoreWarps, args.shape.num_kv_heads);
+      const int64_t teams = ScoreTeamsOf(args.shape);
       layout.shares = static_cast<int32_t>(Min(kScoreShares, CeilDiv(units, teams)));
       layout.partials = static_cast<int32_t>(layout.shares * teams);
     }

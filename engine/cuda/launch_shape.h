@@ -50,6 +50,18 @@ bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const Pru
 /// rather scored twice, once for the log-sum-exps: that is faster than memory.
 bool KeepsScores(const PruningStage& stage, Ranking ranking);
 
+/// How the warps of a thread block share a decode step's candidates: each scores them for one of up
+/// to kScoreHeads KV heads at a time, and so many teams of such warps take turns. A power of two.
+inline constexpr int32_t kScoreWarps = 16;
+inline constexpr int32_t kScoreHeads = 8;
+HD inline int32_t ScoreTeamsOf(const AttentionShape& shape) {
+  int32_t teams = 1;
+  while (2 * teams * Min(kScoreHeads, shape.num_kv_heads) <= kScoreWarps) {
+    teams *= 2;
+  }
+  return teams;
+}
+
 /// Lays out a block behind `begin` floats.
 StageLayout LayOutStage(const DeviceTraits& device,
                         const PruneArgs& args,

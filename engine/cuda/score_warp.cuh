@@ -5,13 +5,13 @@
 #include "engine/cuda/decode_queries.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/log_sum.cuh"
-#include "engine/cuda/turn_fragments.cuh"
+#include "engine/cuda/mma.cuh"
 
 namespace longshore::cuda {
 
 inline constexpr int32_t kColumns = 8;
 inline constexpr int32_t kTileRows = 16;
-inline constexpr int32_t kPassTiles = 32;
+inline constexpr int32_t kPassTiles = 64;
 
 // Which tiles of 16 rows, keys or summaries, are whose. Rows are cut into units: tiles of whole
 // candidates, or the tiles of a candidate that has more keys. Units go round the shares of a block
@@ -25,8 +25,7 @@ struct TileOrder {
   int32_t units;  // of the block
 
   __device__ TileOrder(const PruneLaunch& launch, const StageLayout& layout, int32_t teams)
-      : key_shift(launch.stage.selector == Selector::kBounds ? 0
-                                                             : Log2(launch.stage.chunk_tokens)),
+      : key_shift(launch.stage.selector == Selector::kBounds ? 0 : Log2(launch.stage.chunk_tokens)),
         unit_shift(max(0, key_shift - 4)),
         team_shift(Log2(teams)),
         share(static_cast<int32_t>(blockIdx.x)),
@@ -96,7 +95,7 @@ struct ScoreSink {
   int32_t key_shift;
   int32_t candidates;
   int32_t lane;
-  bool used[2];     // whether a query has columns 2 (lane % 4) and the one after it
+  bool used[2];      // whether a query has columns 2 (lane % 4) and the one after it
   float* scores[2];  // of these columns
   float best[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};  // [side][rows]
   LogSum sums[2];

@@ -1,6 +1,7 @@
 #include "engine/cuda/block_reduce.cuh"
 #include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/rank.cuh"
 #include "engine/cuda/shared_copy.cuh"
 
 namespace longshore::cuda {
@@ -21,6 +22,8 @@ __device__ uint32_t KeyOf(float rank) {
 // kOfThread of them are enough, else in memory.
 template <int32_t kOfThread>
 struct Ranks {
+  static constexpr bool kMany = kOfThread > 1;
+
   int32_t first;  // candidate of this thread
   int32_t count;
   uint32_t keys[kOfThread];
@@ -44,6 +47,11 @@ struct Ranks {
       }
     }
   }
+  // One key, of candidate number threadIdx.x where it is there.
+  __device__ explicit Ranks(uint32_t key) requires(kOfThread == 1)
+      : first(static_cast<int32_t>(threadIdx.x)),
+        count(key != kAbsent ? 1 : 0),
+        keys{key} {}
   // body(candidate, key) in ascending order.
   template <class Body>
   __device__ void ForEach(const Body& body) const {
@@ -58,6 +66,8 @@ struct Ranks {
 
 template <>
 struct Ranks<0> {
+  static constexpr bool kMany = true;
+
   const float* rank;
   int32_t first;
   int32_t end;
@@ -76,12 +86,13 @@ struct Ranks<0> {
 };
 
 // The sum of the values of the threads before this one.
-__device__ int32_t SumBefore(int32_t value, int32_t* shared) {
+template <class T>
+__device__ T SumBefore(T value, T* shared) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t warp = threadIdx.x / 32;
-  int32_t sum = value;
+  T sum = value;
   for (uint32_t step = 1; step < 32; step *= 2) {
-    const int32_t other = __shfl_up_sync(kWholeWarp, sum, step);
+    const T other = __shfl_up_sync(kWholeWarp, sum, step);
     sum += lane >= step ? other : 0;
   }
   if (lane == 31) {
@@ -89,12 +100,12 @@ __device__ int32_t SumBefore(int32_t value, int32_t* shared) {
   }
   __syncthreads();
   static_assert(kWarps == 32);
-  int32_t warps = shared[lane];
+  T warps = shared[lane];
   for (uint32_t step = 1; step < 32; step *= 2) {
-    const int32_t other = __shfl_up_sync(kWholeWarp, warps, step);
+    const T other = __shfl_up_sync(kWholeWarp, warps, step);
     warps += lane >= step ? other : 0;
   }
-  const int32_t before = __shfl_sync(kWholeWarp, warps, warp == 0 ? 0 : warp - 1);
+  const T before = __shfl_sync(kWholeWarp, warps, warp == 0 ? 0 : warp - 1);
   __syncthreads();
   return sum - value + (warp == 0 ? 0 : before);
 }
@@ -102,14 +113,19 @@ __device__ int32_t SumBefore(int32_t value, int32_t* shared) {
 struct Shared {
   Uninitialized<PruneBlock> prune;
   Uninitialized<StageLayout> layout;
-  int32_t scan[kWarps];
-  uint32_t reduce[kWarps];
+  union {
+    uint32_t scan[kWarps];
+    uint64_t long_scan[kWarps];
+  };
+  uint32_t lowest[kWarps];
+  uint32_t highest[kWarps];
   int32_t counts[kThreads];  // of bins
   uint32_t members[kThreads];
   int32_t num_members;
   uint32_t low;
   uint32_t high;
   int32_t left;
+  float shifts[kShifts];
 };
 
 // The key of the last candidate that is kept, and how many of that key are.
@@ -118,50 +134,80 @@ struct Threshold {
   int32_t equal;
 };
 
-// Keys are counted in bins of equal width between the lowest and the highest; the bin that holds
-// the threshold is narrowed down until its members can be compared with each other.
+// Keys that the threshold is between, and how many of these are kept.
+struct Span {
+  uint32_t low;
+  uint32_t high;
+  int32_t left;
+};
+
+// The lowest and the highest key.
 template <class Keys>
-__device__ Threshold FindThreshold(const Keys& keys, int32_t keep, Shared* shared) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
+__device__ Span SpanOf(const Keys& keys, int32_t keep, Shared* shared) {
   uint32_t low = ~0u;
   uint32_t high = 0;
   keys.ForEach([&](int32_t, uint32_t key) {
     low = min(low, key);
     high = max(high, key);
   });
-  low = BlockReduce<kThreads>(
-      low, [](uint32_t a, uint32_t b) { return min(a, b); }, shared->reduce);
-  high = BlockReduce<kThreads>(
-      high, [](uint32_t a, uint32_t b) { return max(a, b); }, shared->reduce);
-  int32_t left = keep;  // to be found from here on, in keys low..high
-  while (low < high) {
-    // The widest power of two that needs no more bins than there are threads.
-    const int32_t shift = max(0, 32 - __clz(high - low) - kBinBits);
-    shared->counts[thread] = 0;
-    if (thread == 0) {
-      shared->num_members = 0;
+  low = __reduce_min_sync(kWholeWarp, low);
+  high = __reduce_max_sync(kWholeWarp, high);
+  if (threadIdx.x % 32 == 0) {
+    shared->lowest[threadIdx.x / 32] = low;
+    shared->highest[threadIdx.x / 32] = high;
+  }
+  __syncthreads();
+  return {__reduce_min_sync(kWholeWarp, shared->lowest[threadIdx.x % 32]),
+          __reduce_max_sync(kWholeWarp, shared->highest[threadIdx.x % 32]), keep};
+}
+
+// Counts the keys of a span in bins of equal width: the bin that holds the threshold.
+template <class Keys>
+__device__ Span Narrowed(const Keys& keys, const Span& span, Shared* shared) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  // The widest power of two that needs no more bins than there are threads.
+  const int32_t shift = max(0, 32 - __clz(span.high - span.low) - kBinBits);
+  shared->counts[thread] = 0;
+  __syncthreads();
+  keys.ForEach([&](int32_t, uint32_t key) {
+    if (key >= span.low && key <= span.high) {
+      atomicAdd(&shared->counts[(key - span.low) >> shift], 1);
     }
-    __syncthreads();
-    keys.ForEach([&](int32_t, uint32_t key) {
-      if (key >= low && key <= high) {
-        atomicAdd(&shared->counts[(key - low) >> shift], 1);
-      }
-    });
-    __syncthreads();
-    // Thread t has the t-th bin from the top.
-    const int32_t bin = kThreads - 1 - thread;
-    const int32_t here = shared->counts[bin];
-    const int32_t above = SumBefore(here, shared->scan);
-    if (above < left && above + here >= left) {
-      const uint32_t first = low + (static_cast<uint32_t>(bin) << shift);
-      shared->low = first;
-      shared->high = min(high, first + ((1u << shift) - 1));
-      shared->left = left - above;
+  });
+  __syncthreads();
+  // Thread t has the t-th bin from the top.
+  const int32_t bin = kThreads - 1 - thread;
+  const int32_t here = shared->counts[bin];
+  const auto above = static_cast<int32_t>(SumBefore(static_cast<uint32_t>(here), shared->scan));
+  if (above < span.left && above + here >= span.left) {
+    const uint32_t first = span.low + (static_cast<uint32_t>(bin) << shift);
+    shared->low = first;
+    shared->high = min(span.high, first + ((1u << shift) - 1));
+    shared->left = span.left - above;
+    shared->num_members = 0;
+  }
+  __syncthreads();
+  return {shared->low, shared->high, shared->left};
+}
+
+// The threshold is narrowed down until what is left can be compared with each other.
+template <class Keys>
+__device__ Threshold FindThreshold(const Keys& keys, int32_t keep, Shared* shared) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  Span span = SpanOf(keys, keep, shared);
+  if (Keys::kMany && keep <= kThreads) {
+    // So many threads' best keys are as good as the threshold: few of the others need be counted.
+    uint32_t best = kAbsent;
+    keys.ForEach([&](int32_t, uint32_t key) { best = max(best, key); });
+    const Ranks<1> of_threads(best);
+    if (__syncthreads_count(best != kAbsent) >= keep) {
+      span.low = Narrowed(of_threads, span, shared).low;
+      __syncthreads();
     }
-    __syncthreads();
-    low = shared->low;
-    high = shared->high;
-    left = shared->left;
+  }
+  while (span.low < span.high) {
+    span = Narrowed(keys, span, shared);
+    const auto [low, high, left] = span;
     keys.ForEach([&](int32_t, uint32_t key) {
       if (key >= low && key <= high) {
         const int32_t member = atomicAdd(&shared->num_members, 1);
@@ -173,7 +219,6 @@ __device__ Threshold FindThreshold(const Keys& keys, int32_t keep, Shared* share
     __syncthreads();
     const int32_t members = shared->num_members;
     if (members > kThreads) {
-      __syncthreads();
       continue;
     }
     if (thread < members) {
@@ -192,11 +237,25 @@ __device__ Threshold FindThreshold(const Keys& keys, int32_t keep, Shared* share
     __syncthreads();
     return {shared->low, shared->left};
   }
-  return {low, left};
+  return {span.low, span.left};
+}
+
+// What a thread knows of its block's ranks: found here where `kRanks`, else by an earlier kernel.
+template <int32_t kOfThread, bool kRanks>
+__device__ Ranks<kOfThread> RanksOf(const PruneLaunch& launch,
+                                    const StageLayout& layout,
+                                    Shared* shared) {
+  if constexpr (kRanks) {
+    const auto candidate = static_cast<int32_t>(threadIdx.x);
+    const float rank = RankOf<kThreads>(launch, layout, candidate, shared->shifts);
+    return Ranks<kOfThread>(candidate < layout.candidates ? KeyOf(rank) : kAbsent);
+  } else {
+    return {launch.workspace + layout.rank, layout.candidates};
+  }
 }
 
 // One block of queries: keeps the best candidates, of equal ranks those of the lowest tokens.
-template <int32_t kOfThread>
+template <int32_t kOfThread, bool kRanks>
 __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ PruneLaunch launch) {
   __shared__ Shared shared;
   CopyToShared(&launch.Block(blockIdx.x), shared.prune.get());
@@ -213,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ Pr
     }
     return;
   }
-  const Ranks<kOfThread> ranks(launch.workspace + layout.rank, layout.candidates);
+  const Ranks<kOfThread> ranks = RanksOf<kOfThread, kRanks>(launch, layout, &shared);
   const Threshold threshold = FindThreshold(ranks, prune.num_selected, &shared);
   // What the threads before keep says where this one's go.
   int32_t greater = 0;
@@ -222,8 +281,20 @@ __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ Pr
     greater += key > threshold.key ? 1 : 0;
     ties += key == threshold.key ? 1 : 0;
   });
-  int32_t ties_before = SumBefore(ties, shared.scan);
-  int32_t greater_before = SumBefore(greater, shared.scan);
+  int32_t ties_before = 0;
+  int32_t greater_before = 0;
+  if constexpr (kOfThread > 0) {  // so few that both counts fit a word
+    static_assert(kOfThread * kThreads < 1 << 16);
+    const auto both = static_cast<uint32_t>(greater << 16 | ties);
+    const uint32_t before = SumBefore(both, shared.scan);
+    ties_before = static_cast<int32_t>(before & 0xffffu);
+    greater_before = static_cast<int32_t>(before >> 16);
+  } else {
+    const auto both = static_cast<uint64_t>(greater) << 32 | static_cast<uint64_t>(ties);
+    const uint64_t before = SumBefore(both, shared.long_scan);
+    ties_before = static_cast<int32_t>(before);
+    greater_before = static_cast<int32_t>(before >> 32);
+  }
   if (greater == 0 && (ties == 0 || ties_before >= threshold.equal)) {
     return;
   }
@@ -243,12 +314,22 @@ __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ Pr
 void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream) {
   const ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
   if (launch.most_candidates <= kThreads) {
-    LaunchChained(Select<1>, shape, launch, stream);
+    LaunchChained(Select<1, false>, shape, launch, stream);
   } else if (launch.most_candidates <= 16 * kThreads) {
-    LaunchChained(Select<16>, shape, launch, stream);
+    LaunchChained(Select<16, false>, shape, launch, stream);
   } else {
-    LaunchChained(Select<0>, shape, launch, stream);
+    LaunchChained(Select<0, false>, shape, launch, stream);
   }
+}
+
+void LaunchRankAndSelect(const PruneLaunch& launch, cudaStream_t stream) {
+  if (launch.most_candidates <= kThreads) {
+    const ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
+    LaunchChained(Select<1, true>, shape, launch, stream);
+    return;
+  }
+  LaunchRank(launch, stream);
+  LaunchSelect(launch, stream);
 }
 
 }  // namespace longshore::cuda

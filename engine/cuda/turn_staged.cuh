@@ -17,9 +17,12 @@ struct alignas(16) FourTurns {
 };
 
 __device__ inline FourTurns FourTurnsOf(const RopeRows& rope, int64_t id, int32_t pair) {
-  const int64_t coarse = (id >> 6) * rope.pairs + pair;
-  const int64_t fine = (id & 63) * rope.pairs + pair;
-  const auto four = [](const float* from, int64_t at) {
+  // Tables of 2^32 elements and more are none.
+  const auto narrow = static_cast<uint32_t>(id);
+  const auto pairs = static_cast<uint32_t>(rope.pairs);
+  const uint32_t coarse = (narrow >> 6) * pairs + static_cast<uint32_t>(pair);
+  const uint32_t fine = (narrow & 63) * pairs + static_cast<uint32_t>(pair);
+  const auto four = [](const float* from, uint32_t at) {
     return __ldg(reinterpret_cast<const float4*>(from + at));
   };
   const float4 cc = four(rope.coarse_cos, coarse);
@@ -78,18 +81,49 @@ __device__ inline void TurnFour(RopePairing pairing,
   *words_of(kDepth / 2 + pair) = second;
 }
 
-// Turns the 16 staged rows of a warp in place, all their dimensions, and rounds them to Element.
+// Turns the 16 staged rows of a warp in place, all their dimensions, and rounds them to Element. A
+// lane has the same pairs of all rows that it turns, so that most addresses are found once. Between
+// wait() and a barrier of the caller's; the angles of kAhead steps are found before.
 //
 //   ids  [16] rotary ids of the rows
-template <class Element, int32_t kDepth, class Rows>
-__device__ void TurnStaged(const RopeRows& rope, const int32_t* ids, Rows* rows) {
+template <class Element, int32_t kDepth, int32_t kAhead, class Rows, class Wait>
+__device__ void TurnStaged(const RopeRows& rope, const int32_t* ids, Rows* rows, const Wait& wait) {
   constexpr int32_t kFours = kDepth / 8;
+  constexpr int32_t kRowsAtOnce = 32 / kFours;
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t of_lane = lane / kFours;
+  const int32_t pair = lane % kFours * 4;
+  constexpr int32_t kSteps = Rows::kRows / kRowsAtOnce;
+  const bool turns = of_lane < kRowsAtOnce;
+  const auto turns_of = [&](int32_t step) {
+    return FourTurnsOf(rope, ids[step * kRowsAtOnce + of_lane], pair);
+  };
+  const auto turn = [&](int32_t step, const FourTurns& angles) {
+    TurnFour<Element, kDepth>(rope.pairing, pair, angles, [&](int32_t chunk) {
+      if constexpr (kRowsAtOnce % 2 == 0) {  // an even number of rows further on, all is alike
+        return rows->At(of_lane, chunk) + step * kRowsAtOnce * Rows::kChunks;
+      } else {
+        return rows->At(step * kRowsAtOnce + of_lane, chunk);
+      }
+    });
+  };
+  FourTurns ahead[kAhead + 1];
+  if (turns) {
+#pragma unroll
+    for (int32_t step = 0; step < kAhead; ++step) {
+      ahead[step] = turns_of(step);
+    }
+  }
+  wait();
+  if (turns) {
+#pragma unroll
+    for (int32_t step = 0; step < kAhead; ++step) {
+      turn(step, ahead[step]);
+    }
 #pragma unroll 4
-  for (auto at = static_cast<int32_t>(threadIdx.x) % 32; at < Rows::kRows * kFours; at += 32) {
-    const int32_t row = at / kFours;
-    const int32_t pair = at % kFours * 4;
-    TurnFour<Element, kDepth>(rope.pairing, pair, FourTurnsOf(rope, ids[row], pair),
-                              [&](int32_t chunk) { return rows->At(row, chunk); });
+    for (int32_t step = kAhead; step < kSteps; ++step) {
+      turn(step, turns_of(step));
+    }
   }
 }
 
