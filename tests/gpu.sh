@@ -79,12 +79,12 @@ for step in $steps; do
       check "the daemon on the GPU" daemon
       ;;
     sanitizers)
-      # A part of the cases, of which every kernel has some: these tools are slow.
-      few='Storage*cuda*:Rotations*cuda*:Rankings*cuda*:Selectors*cuda*:Shapes*cuda*'
-      check memcheck sanitize memcheck "$few"
-      check racecheck sanitize racecheck "$few"
+      # A part of the cases, of which every kernel has some, and less for the slowest tools.
+      few='Storage*cuda*:Rotations*cuda*'
+      check memcheck sanitize memcheck "$few:Rankings*cuda*:Selectors*cuda*:Shapes*cuda*"
       check initcheck sanitize initcheck "$few"
       check synccheck sanitize synccheck "$few"
+      check racecheck sanitize racecheck 'Storage*cuda*'
       ;;
     benchmarks)
       for bench in cuda_decode_bench cuda_prefill_bench; do
