@@ -59,7 +59,7 @@ __device__ void WriteSummary(SummaryKind kind,
   for (auto dim = static_cast<int32_t>(threadIdx.x); dim < shape.head_dim; dim += kThreads) {
     float largest = -INFINITY;
     float smallest = INFINITY;
-#pragma unroll 16
+#pragma unroll 8
     for (int32_t token = 0; token < kBlockTokens; ++token) {
       const auto* row = reinterpret_cast<const Element*>(keys + int64_t{token} * kv.token_bytes);
       const float value = kind == SummaryKind::kUnrotated

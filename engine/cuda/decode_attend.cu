@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
     staging.values.SendFor(places[0].keys, attend.block.kv.value_offset);
   }
   CommitAsync();
-  LoadColumns<Element, kDepth>(
+  LoadColumns<kDepth>(
       {launch.q, launch.shape, attend.block, 0, 1, attend.block.rows, 1.0F}, kv_head, 1,
       [&](int64_t position) { return split.Ids().OfQuery(position); },
       [&](int32_t, int32_t column, int32_t index, float4 value) {

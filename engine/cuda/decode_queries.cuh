@@ -104,9 +104,10 @@ struct QueryColumns {
 };
 
 // The columns of KV heads [first_head, first_head + heads), one behind the other, by all threads:
-// turned by id_of(position), rounded to Element and handed to put(head, column, index, four
-// values). Columns that no query has stay as they are: nothing reads what they lead to.
-template <class Element, int32_t kDepth, class IdOf, class Put>
+// turned by id_of(position) and handed to put(head, column, index, four values), which rounds them
+// to Element as StoreFour() does: parts of either sign may be taken before. Columns that no query
+// has stay as they are: nothing reads what they lead to.
+template <int32_t kDepth, class IdOf, class Put>
 __device__ void LoadColumns(const QueryColumns& columns,
                             int32_t first_head,
                             int32_t heads,
@@ -127,12 +128,8 @@ __device__ void LoadColumns(const QueryColumns& columns,
     const PairOfFours turned =
         TurnedPairs<kDepth>(columns.q, columns.block.rope, int64_t{of_call} * kDepth, at % kFours,
                             id_of(columns.block.first_position + of_block), columns.angle_scale);
-    const auto rounded = [](float4 v) {
-      return float4{RoundTo<Element>(v.x), RoundTo<Element>(v.y), RoundTo<Element>(v.z),
-                    RoundTo<Element>(v.w)};
-    };
-    put(head, column, turned.first, rounded(turned.x));
-    put(head, column, turned.second, rounded(turned.y));
+    put(head, column, turned.first, turned.x);
+    put(head, column, turned.second, turned.y);
   }
 }
 

@@ -36,7 +36,7 @@ __device__ void LoadQueries(const PruneLaunch& launch,
   constexpr bool kSplitsSigns = kRowDepth != kDepth;
   const float angle_scale =
       PruneKeysAreUnrotated(prune.rule.style) ? prune.block.rope.attention_scaling : 1.0F;
-  LoadColumns<Element, kDepth>(
+  LoadColumns<kDepth>(
       {launch.q, shape, prune.block, layout.first_row, launch.query_stride, layout.scored,
        angle_scale},
       first_head, heads,
