@@ -65,7 +65,6 @@ class CudaBackend final : public Backend {
   std::byte* workspace_ = nullptr;  // of one launch after the other
   int64_t workspace_bytes_ = 0;
   Buffer counters_;
-  bool appended_rows_last_ = false;  // AppendLaunch of one row a session was the last kernel
   uint64_t sequence_ = 0;
   uint64_t finished_ = 0;  // fences that have passed
 };

@@ -1,7 +1,6 @@
 // What the verbs enqueue: blocks of queries are laid out in a workspace, as many at once as fit.
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "engine/core/block.h"
@@ -73,23 +72,6 @@ bool TurnsKeys(const PruneBlock& block) {
   return block.block.rope.pairs > 0 && !PruneKeysAreUnrotated(block.rule.style);
 }
 
-// Whether the items write one row of a session each.
-bool AppendsSingleRows(std::span<const AppendItem> items) {
-  if (items.size() > static_cast<size_t>(kFewBlocks)) {
-    return false;  // not worth comparing
-  }
-  for (size_t index = 0; index < items.size(); ++index) {
-    const auto same = [&](const AppendItem& other) {
-      return other.kv.page_ids == items[index].kv.page_ids;
-    };
-    if (items[index].rows != 1 ||
-        std::any_of(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(index), same)) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // Descriptions where kernels look for them: with the launch, or in memory where they are many.
 template <class T>
 absl::StatusOr<const T*> Describe(std::span<const T> values,
@@ -152,7 +134,6 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
   ASSIGN_OR_RETURN(launch.k, transfers_.Input(args.k));
   ASSIGN_OR_RETURN(launch.v, transfers_.Input(args.v));
   LaunchAppend(launch, stream_);
-  appended_rows_last_ = AppendsSingleRows(args.items);
   return LaunchStatus("appending");
 }
 
@@ -181,7 +162,6 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                                       std::span<const PruneBlock> blocks,
                                       std::span<const StageLayout> layouts) {
   RETURN_IF_ERROR(ReserveWorkspace(layouts.back().end));
-  appended_rows_last_ = false;
   PruneLaunch launch{.shape = args.shape,
                      .stage = args.stage,
                      .ranking = args.ranking,
@@ -276,8 +256,7 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
                       .most_rows = MostOf(layouts, &AttendLayout::rows),
                       .most_splits = MostOf(layouts, &AttendLayout::splits),
                       .kind = KindOf(device_, args.shape, blocks.front()),
-                      .turns = blocks.front().block.rope.pairs > 0,
-                      .own_keys_pending = std::exchange(appended_rows_last_, false)};
+                      .turns = blocks.front().block.rope.pairs > 0};
   const bool decodes = launch.kind == AttendKind::kDecode;
   ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));
   ASSIGN_OR_RETURN(launch.layouts, Describe(layouts, decodes, launch.few_layouts, &transfers_));

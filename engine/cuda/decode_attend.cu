@@ -70,17 +70,6 @@ struct Split {
   }
 };
 
-// Where the call's own keys are still being written, a tile that has one of them waits for that.
-__device__ void WaitForOwnKeys(const AttendLaunch& launch,
-                               const Split& split,
-                               const TilePlaces& places) {
-  __syncwarp();
-  if (launch.own_keys_pending &&
-      places.tokens[kWarpKeys - 1] >= split.attend.block.first_position) {
-    WaitForEarlier();
-  }
-}
-
 // Until a tile's keys are there, and turned. Its values are still on their way.
 template <class Element, int32_t kDepth, int32_t kAhead, bool kTurns, class Keys>
 __device__ void AwaitKeys(const AttendBlock& attend, const TilePlaces& places, Keys* keys) {
@@ -126,7 +115,6 @@ __device__ void RunTiles(const AttendLaunch& launch,
     ForEachChunk(&staging->keys, score);
     __syncwarp();
     if (more) {
-      WaitForOwnKeys(launch, split, next);
       staging->keys.SendFor(next.keys, 0);
     }
     CommitAsync();
@@ -207,16 +195,13 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
   auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
   CopyToShared(&launch.Block(blockIdx.z), shared.attend.get());
   CopyToShared(&launch.Layout(blockIdx.z), shared.layout.get());
-  if (!launch.own_keys_pending) {
-    WaitForEarlier();
-    LetLaterStart();
-  }
+  WaitForEarlier();
+  LetLaterStart();
   __syncthreads();
   const AttendBlock& attend = *shared.attend;
   const AttendLayout& layout = *shared.layout;
   const auto split_index = static_cast<int32_t>(blockIdx.x);
   if (split_index >= layout.splits) {
-    WaitForEarlier();
     return;
   }
   const auto kv_head = static_cast<int32_t>(blockIdx.y);
@@ -229,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
   TilePlaces(&places)[2] = shared.places[warp_index];
   if (warp_index < split.Tiles()) {
     split.Find(warp_index, &places[0]);
-    WaitForOwnKeys(launch, split, places[0]);
+    __syncwarp();
     staging.keys.SendFor(places[0].keys, 0);
     CommitAsync();
     staging.values.SendFor(places[0].keys, attend.block.kv.value_offset);
@@ -247,8 +232,6 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
   __syncthreads();
   typename SharedMemory::Warp warp(layout.rows);
   RunTiles<Element, kTurns>(launch, split, shared.queries, places, &staging, &warp);
-  WaitForEarlier();
-  LetLaterStart();
   __syncthreads();  // staging makes room for the sums
   warp.Give(
       [&](int32_t column, float max, float sum) {

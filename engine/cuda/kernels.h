@@ -107,9 +107,6 @@ struct AttendLaunch {
   AttendKind kind = AttendKind::kDecode;  ///< of all blocks
   bool turns = false;                     ///< keys have rotary pairs
   int32_t* counters = nullptr;  ///< [num_blocks, num_kv_heads], 0 before and after a launch
-  /// kDecode: the kernel before this one writes keys and values of the blocks' rows, each block's
-  /// one, and nothing else that is read here.
-  bool own_keys_pending = false;
 
   HD const AttendBlock& Block(uint32_t index) const {
     return blocks != nullptr ? blocks[index] : few_blocks[index];

@@ -4,73 +4,22 @@
 //
 //   cuda_decode_bench [--verbs]    each verb by itself, too
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <random>
-#include <string>
-#include <vector>
 
-#include <cuda_runtime_api.h>
-
-#include "engine/core/half.h"
-#include "engine/cuda/cuda_backend.h"
 #include "engine/policy.h"
-#include "engine/rope_table.h"
+#include "tests/bench/cuda_layer.h"
 
-namespace longshore {
+namespace longshore::bench {
 namespace {
 
-constexpr int32_t kHeads = 32;
-constexpr int32_t kKvHeads = 8;
-constexpr int32_t kHeadDim = 128;
-constexpr int64_t kTokenBytes = int64_t{kKvHeads} * kHeadDim * 2;
-constexpr int64_t kPageBytes = 2 * 64 * kTokenBytes;
 constexpr int32_t kReplays = 50;
 constexpr std::chrono::milliseconds kWarmUp{200};
 
-void Check(bool ok, const std::string& what) {
-  if (!ok) {
-    std::fprintf(stderr, "cuda_decode_bench: %s\n", what.c_str());
-    std::exit(1);  // NOLINT(concurrency-mt-unsafe): nothing else runs that minds
-  }
-}
-void Check(const absl::Status& status) { Check(status.ok(), status.ToString()); }
-void Check(cudaError_t error) { Check(error == cudaSuccess, cudaGetErrorString(error)); }
-
-template <class T>
-T Take(absl::StatusOr<T> value) {
-  Check(value.status());
-  return *std::move(value);
-}
-
-// Gaussian bf16 numbers, of which copies fill the memory.
-void Fill(std::byte* device, int64_t bytes) {
-  static const std::vector<Bf16> values = [] {
-    std::mt19937 random(7);
-    std::normal_distribution<float> normal;
-    std::vector<Bf16> made(int64_t{16} << 20);
-    std::generate(made.begin(), made.end(), [&] { return ToBf16(normal(random)); });
-    return made;
-  }();
-  const auto piece = static_cast<int64_t>(values.size() * sizeof(Bf16));
-  for (int64_t at = 0; at < bytes; at += piece) {
-    Check(cudaMemcpy(device + at, values.data(), static_cast<size_t>(std::min(piece, bytes - at)),
-                     cudaMemcpyHostToDevice));
-  }
-}
-
-// One layer of one session with `tokens` tokens.
-struct Layer {
-  Buffer pages;
-  Buffer summaries;
-  Buffer page_ids;
+// A layer, and what is selected in it.
+struct SelectedLayer {
+  Layer layer;
   Buffer selected[2];
-  KvView kv;
 };
 
 class Bench {
@@ -78,13 +27,8 @@ class Bench {
   Bench(cuda::CudaBackend* backend, int64_t tokens, int32_t copies, bool beyond)
       : backend_(backend),
         tokens_(tokens),
-        beyond_(beyond) {
-    RopeSpec spec;
-    for (int32_t pair = 0; pair < kHeadDim / 2; ++pair) {
-      spec.inv_freq.push_back(std::pow(500000.0, -pair / 64.0));
-    }
-    spec.trained_tokens = 131072;
-    rope_.emplace(Take(RopeTable::Create(spec, tokens + 4096, backend)));
+        beyond_(beyond),
+        rope_(MakeRope(tokens, backend)) {
     q_ = Take(backend->Allocate(MemorySpace::kDevice, kHeads * kHeadDim * 2));
     k_ = Take(backend->Allocate(MemorySpace::kDevice, kTokenBytes));
     out_ = Take(backend->Allocate(MemorySpace::kDevice, kHeads * kHeadDim * 2));
@@ -92,13 +36,12 @@ class Bench {
     Check(cudaDeviceSynchronize());
     Fill(q_.data(), q_.bytes());
     Fill(k_.data(), k_.bytes());
-    shape_ = {.num_heads = kHeads,
-              .num_kv_heads = kKvHeads,
-              .head_dim = kHeadDim,
-              .kv_dtype = DType::kBf16,
-              .softmax_scale = 0.08838835F};
     for (int32_t copy = 0; copy < copies; ++copy) {
-      layers_.push_back(MakeLayer());
+      SelectedLayer& layer = layers_.emplace_back();
+      layer.layer = MakeLayer(tokens, backend);
+      for (Buffer& selected : layer.selected) {
+        selected = Take(backend->Allocate(MemorySpace::kDevice, 4096 * 4));
+      }
     }
   }
 
@@ -143,61 +86,24 @@ class Bench {
   }
 
  private:
-  Layer MakeLayer() {
-    Layer layer;
-    const int64_t pages = tokens_ / 64 + 1;
-    layer.pages = Take(backend_->Allocate(MemorySpace::kDevice, pages * kPageBytes));
-    layer.summaries = Take(backend_->Allocate(MemorySpace::kDevice, pages * kPageBytes / 64));
-    layer.page_ids = Take(backend_->Allocate(MemorySpace::kDevice, pages * 4));
-    for (Buffer& selected : layer.selected) {
-      selected = Take(backend_->Allocate(MemorySpace::kDevice, 4096 * 4));
-    }
-    Check(cudaDeviceSynchronize());
-    Fill(layer.pages.data(), layer.pages.bytes());
-    // Bounds that bound something: maxima above minima.
-    Fill(layer.summaries.data(), layer.summaries.bytes());
-    std::vector<int32_t> ids(static_cast<size_t>(pages));
-    for (size_t page = 0; page < ids.size(); ++page) {
-      ids[page] = static_cast<int32_t>(static_cast<int64_t>(page) * (kPageBytes / 4096));
-    }
-    Check(cudaMemcpy(layer.page_ids.data(), ids.data(), ids.size() * 4, cudaMemcpyHostToDevice));
-    layer.kv.pages = layer.pages.data();
-    layer.kv.summaries[0] = layer.summaries.data();
-    layer.kv.summaries[1] = layer.summaries.data();
-    layer.kv.page_ids = reinterpret_cast<const int32_t*>(layer.page_ids.data());
-    layer.kv.value_offset = kPageBytes / 2;
-    layer.kv.token_bytes = static_cast<int32_t>(kTokenBytes);
-    layer.kv.head_bytes = kHeadDim * 2;
-    layer.kv.dtype = DType::kBf16;
-    return layer;
-  }
-
-  static TensorRef Rows(const Buffer& buffer, int32_t heads) {
-    return {.data = buffer.data(),
-            .dtype = DType::kBf16,
-            .space = MemorySpace::kDevice,
-            .rank = 3,
-            .shape = {1, heads, kHeadDim, 0}};
-  }
-
-  void Run(const Layer& layer, int32_t first_stage, bool append, bool attend) {
+  void Run(const SelectedLayer& layer, int32_t first_stage, bool append, bool attend) {
     const int64_t position = tokens_ - 2;  // most steps fill no page
     if (append) {
-      const AppendItem item{.kv = layer.kv,
+      const AppendItem item{.kv = layer.layer.kv,
                             .position = position,
                             .first_row = 0,
                             .rows = 1,
-                            .rope = rope_->rows(),
+                            .rope = rope_.rows(),
                             .summaries = {.unrotated = true}};
       AppendArgs args;
-      args.shape = shape_;
+      args.shape = ShapeOfLayer();
       args.items = {&item, 1};
-      args.k = Rows(k_, kKvHeads);
-      args.v = Rows(k_, kKvHeads);
+      args.k = RowsOf(k_, 1, kKvHeads);
+      args.v = RowsOf(k_, 1, kKvHeads);
       Check(backend_->Append(args));
     }
-    QueryBlock block{.kv = layer.kv,
-                     .rope = rope_->rows(),
+    QueryBlock block{.kv = layer.layer.kv,
+                     .rope = rope_.rows(),
                      .first_position = position,
                      .first_row = 0,
                      .rows = 1,
@@ -214,12 +120,12 @@ class Bench {
                         .selected = stage == 0 ? coarse : fine,
                         .num_selected = stage == 0 ? 128 : 256};
       PruneArgs args;
-      args.shape = shape_;
+      args.shape = ShapeOfLayer();
       args.stage.selector = stage == 0 ? Selector::kBounds : Selector::kExact;
       args.stage.chunk_tokens = stage == 0 ? 64 : 8;
       args.stage.keep_tokens = stage == 0 ? 8192 : 2048;
       args.blocks = {&pruned, 1};
-      args.q = Rows(q_, kHeads);
+      args.q = RowsOf(q_, 1, kHeads);
       Check(backend_->Prune(args));
     }
     if (attend) {
@@ -232,10 +138,10 @@ class Bench {
           .num_selected = 256,
           .selected_chunk_tokens = 8};
       AttendArgs args;
-      args.shape = shape_;
+      args.shape = ShapeOfLayer();
       args.blocks = {&attended, 1};
-      args.q = Rows(q_, kHeads);
-      args.out = Rows(out_, kHeads);
+      args.q = RowsOf(q_, 1, kHeads);
+      args.out = RowsOf(out_, 1, kHeads);
       Check(backend_->Attend(args));
     }
   }
@@ -243,13 +149,12 @@ class Bench {
   cuda::CudaBackend* backend_;
   int64_t tokens_;
   bool beyond_;
-  AttentionShape shape_;
-  std::optional<RopeTable> rope_;
+  RopeTable rope_;
   Buffer q_;
   Buffer k_;
   Buffer out_;
   Buffer lse_;
-  std::vector<Layer> layers_;
+  std::vector<SelectedLayer> layers_;
 };
 
 void Print(const std::string& id, double microseconds, int64_t tokens) {
@@ -264,9 +169,13 @@ void Main(bool verbs) {
   auto made = cuda::CudaBackend::Create();
   Check(made.status());
   auto* backend = static_cast<cuda::CudaBackend*>(made->get());
-  for (const bool beyond : {true, false}) {
-    const int64_t tokens = beyond ? int64_t{1} << 20 : int64_t{1} << 17;
-    const std::string at = beyond ? "1m" : "128k";
+  for (const auto& [at, tokens] : {std::pair{std::string("64k"), 1 << 16},
+                                   {"128k", 1 << 17},
+                                   {"256k", 1 << 18},
+                                   {"512k", 1 << 19},
+                                   {"1m", 1 << 20},
+                                   {"2m", 1 << 21}}) {
+    const bool beyond = tokens > kTrainedTokens;
     Bench bench(backend, tokens, 4, beyond);
     if (verbs) {
       bench.Measure(0, true, true);  // selections are there
@@ -286,8 +195,8 @@ void Main(bool verbs) {
 }
 
 }  // namespace
-}  // namespace longshore
+}  // namespace longshore::bench
 
 int main(int argc, char** argv) {
-  longshore::Main(argc > 1 && std::strcmp(argv[1], "--verbs") == 0);
+  longshore::bench::Main(argc > 1 && std::strcmp(argv[1], "--verbs") == 0);
 }

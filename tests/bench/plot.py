@@ -20,6 +20,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import plot_gpu
 import plot_mass
 import plot_quality
 from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ from record import RESULTS, latest
 
 TABLES = [
     *("passkey.jsonl", "perplexity.jsonl", "cpu_decode.jsonl", "quickstart.jsonl"),
-    *("service.jsonl", "cuda_decode.jsonl"),
+    *("service.jsonl", "cuda_decode.jsonl", "cuda_prefill.jsonl", "cuda_dense.jsonl"),
 ]
 # A policy keeps its place and colour in every figure. Others come after these, in grey.
 COLOURS = {"standard": "#1b6ca8", "streaming": "#d1782b", "dense": "#4d4d4d"}
@@ -161,6 +162,8 @@ def write_figures(results: Path) -> list[str]:
         drawn.axes[0].set_ylabel("perplexity")
         drawn.savefig(results / "perplexity.png", dpi=110)
         written.append("perplexity.png")
+    gpu = [*latest(results / "cuda_decode.jsonl"), *latest(results / "cuda_prefill.jsonl")]
+    written += plot_gpu.write_figure([*gpu, *latest(results / "cuda_dense.jsonl")], results)
     return written + plot_mass.write_figure(latest(results / "attention_mass.jsonl"), results)
 
 
