@@ -6,7 +6,7 @@
 #
 # Tables of benchmarks go to $OUT (build/gpu where it is not set), one JSON object a line.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 out="${OUT:-build/gpu}"
 mkdir -p "$out"
 [ -d .gpu/bin ] || tar -C .gpu -xzf .gpu/programs.tar.gz
@@ -15,12 +15,15 @@ shards=$(($(nproc) > 14 ? 14 : $(nproc)))
 failures=0
 
 say() { printf '\n== %s\n' "$*"; }
-# check NAME COMMAND...: what fails is said, and at the end again.
+# check NAME COMMAND...: what fails is said and counted.
 check() {
   local name=$1
   shift
   if "$@"; then echo "passed: $name"; else echo "FAILED: $name"; failures=$((failures + 1)); fi
 }
+
+# measure NAME COMMAND...: what a benchmark prints, into a file and for people.
+measure() { "${@:2}" >"$out/$1.jsonl" && cat "$out/$1.jsonl"; }
 
 # sharded PREFIX PROGRAM FILTER: a GoogleTest program in as many processes as there are cores; PREFIX goes before it.
 sharded() {
@@ -43,7 +46,7 @@ sharded() {
 }
 
 sanitize() {
-  sharded "compute-sanitizer --tool $1 --error-exitcode 1 --print-limit 3 ${3:-}" conformance_test "$2"
+  sharded "compute-sanitizer --tool $1 --error-exitcode 1 --print-limit 3" conformance_test "$2"
 }
 
 # The daemon on the GPU: the wire contract, dense attention against fp64, a whole step, and gone when told.
@@ -88,13 +91,11 @@ for step in $steps; do
       ;;
     benchmarks)
       for bench in cuda_decode_bench cuda_prefill_bench; do
-        check "$bench" ".gpu/bin/$bench" >"$out/$bench.jsonl"
-        cat "$out/$bench.jsonl"
+        check "$bench" measure "$bench" ".gpu/bin/$bench"
       done
       ;;
     dense)
-      check "dense attention of PyTorch" python3 tests/bench/sdpa.py >"$out/sdpa.jsonl"
-      cat "$out/sdpa.jsonl"
+      check "dense attention of PyTorch" measure sdpa python3 tests/bench/sdpa.py
       ;;
     *) sed -n '2,8p' "$0"; exit 2 ;;
   esac
