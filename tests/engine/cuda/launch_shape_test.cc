@@ -199,6 +199,7 @@ TEST(PrefillTiles, AreOfOneSession) {
   blocks[0].block.kv.page_ids = pages;
   blocks[1].block.kv.page_ids = pages + 1;
   std::vector<StageLayout> layouts;
+  layouts.reserve(blocks.size());
   for (const PruneBlock& block : blocks) {
     layouts.push_back(LayOutStage(kLarge, Bounds(Shape()), block, 0));
   }
