@@ -118,7 +118,8 @@ class Bench {
   }
 
   const SelectedLayer& LayerOf(int32_t copy, int32_t session) const {
-    return layers_[static_cast<size_t>(copy * case_.sessions + session)];
+    const int64_t at = int64_t{copy} * case_.sessions + session;
+    return layers_[static_cast<size_t>(at)];
   }
   int32_t* SelectedOf(int32_t copy, int32_t session, int32_t stage) const {
     return reinterpret_cast<int32_t*>(
@@ -160,6 +161,7 @@ class Bench {
 
   void Append(int32_t copy) {
     std::vector<AppendItem> items;
+    items.reserve(static_cast<size_t>(case_.sessions));
     for (int32_t session = 0; session < case_.sessions; ++session) {
       items.push_back({.kv = LayerOf(copy, session).layer.kv,
                        .position = position(),
