@@ -41,7 +41,7 @@ BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   libspdlog-dev libfmt-dev prometheus-cpp-dev libhwy-dev libcli11-dev nlohmann-json3-dev)
 PYTHON_PACKAGES=(python3 python3-venv)
-TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev clang-format-14 clang-tidy-14)
+TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev clang-format-14 clang-tidy-14)
 
 # A browser for the status page's test, which is skipped without one; and letters to show.
 BROWSER_PACKAGES=(chromium-headless-shell fonts-dejavu-core)

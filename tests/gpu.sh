@@ -84,7 +84,7 @@ for step in $steps; do
     sanitizers)
       # A part of the cases, of which every kernel has some, and less for the slowest tools.
       few='Storage*cuda*:Rotations*cuda*'
-      check memcheck sanitize memcheck "$few:Rankings*cuda*:Selectors*cuda*:Shapes*cuda*"
+      check memcheck sanitize memcheck "$few:Rankings*cuda*:Sizes*cuda*:WholeBlock*cuda*Bf16"
       check initcheck sanitize initcheck "$few"
       check synccheck sanitize synccheck "$few"
       check racecheck sanitize racecheck 'Storage*cuda*'

@@ -5,26 +5,12 @@
 
 #include <cuda_runtime.h>
 
+#include "engine/cuda/ptx.cuh"
+
 // Kernels of a step follow each other closely: the next one's thread blocks may start while those
 // of the one before still run, and wait for it once they have set themselves up. On GPUs that
 // cannot do that they follow each other as all kernels do.
 namespace longshore::cuda {
-
-// Until all that earlier kernels of the stream wrote is there. Every thread of a chained kernel
-// calls this before it touches memory that a kernel writes or reads.
-__device__ inline void WaitForEarlier() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// The next kernel may start, where it is chained. Called after WaitForEarlier() alone, so that what
-// runs at once are two kernels that follow each other, never three.
-__device__ inline void LetLaterStart() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 struct ChainedShape {
   dim3 grid;

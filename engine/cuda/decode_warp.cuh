@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "engine/cuda/decode_queries.cuh"
-#include "engine/cuda/mma.cuh"
+#include "engine/cuda/ptx.cuh"
 #include "engine/cuda/scale.cuh"
 #include "engine/cuda/staged_rows.cuh"
 

@@ -81,6 +81,10 @@ void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream);
 /// Ranks, or scores with the log-sum-exps' partial sums (KeepsScores()), of blocks for which
 /// IsPrefillStage().
 void LaunchPrefillScore(const PruneLaunch& launch, cudaStream_t stream);
+/// Ranks by `score_max`, or else scores, of blocks for which IsPrefillDescent().
+void LaunchPrefillDescent(const PruneLaunch& launch, cudaStream_t stream);
+/// Ranks that are to become maxima: -infinity.
+void LaunchClearRanks(const PruneLaunch& launch, cudaStream_t stream);
 /// The log-sum-exp of each row of scores, as one partial sum.
 void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream);
 /// One rank for each candidate, over all heads and rows.

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "engine/cuda/ptx.cuh"
+
 namespace longshore::cuda {
 
 // kRows rows of kDepth 16-bit elements in shared memory, cut into panels of 64 elements: 128 bytes
@@ -45,19 +47,7 @@ class Fragments {
     const uint32_t from = (address_ ^ static_cast<uint32_t>(chunk % 8 * 16)) +
                           static_cast<uint32_t>(chunk / 8) * kPanelBytes +
                           static_cast<uint32_t>(rows) * 128;
-    uint4 words;
-    if constexpr (kSide == Side::kRightTransposed) {
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                   : "r"(from)
-                   : "memory");
-    } else {
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                   : "r"(from)
-                   : "memory");
-    }
-    return words;
+    return LoadMatrices<kSide == Side::kRightTransposed>(from);
   }
 
  private:

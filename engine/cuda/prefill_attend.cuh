@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "engine/cuda/launch_shape.h"
-#include "engine/cuda/mma.cuh"
 #include "engine/cuda/panels.cuh"
+#include "engine/cuda/ptx.cuh"
 #include "engine/cuda/scale.cuh"
 #include "engine/cuda/warpgroup.cuh"
 

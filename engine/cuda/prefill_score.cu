@@ -1,3 +1,4 @@
+#include "engine/cuda/atomic_max.cuh"
 #include "engine/cuda/log_sum.cuh"
 #include "engine/cuda/prefill_span.cuh"
 
@@ -237,18 +238,6 @@ __global__ void __launch_bounds__(K::kThreads, K::kBlocksOfSm)
   });
 }
 
-constexpr int32_t kClearThreads = 256;
-
-__global__ void __launch_bounds__(kClearThreads)
-    ClearRanks(const __grid_constant__ PruneLaunch launch) {
-  const StageLayout& layout = launch.layouts[blockIdx.y];
-  const int32_t candidate =
-      static_cast<int32_t>(blockIdx.x) * kClearThreads + static_cast<int32_t>(threadIdx.x);
-  if (layout.scored > 0 && candidate < layout.candidates) {
-    launch.workspace[layout.rank + candidate] = -INFINITY;
-  }
-}
-
 template <class K, class... Arguments>
 void Run(void (*kernel)(PruneLaunch, Arguments...),
          const PruneLaunch& launch,
@@ -271,9 +260,7 @@ void Launch(const PruneLaunch& launch, cudaStream_t stream) {
   const int32_t keys = KeysOfCandidate(launch.stage);
   if constexpr (K::kBounds) {
     if (!KeepsScores(launch.stage, launch.ranking)) {
-      const dim3 clear(static_cast<uint32_t>(CeilDiv(launch.most_candidates, kClearThreads)),
-                       static_cast<uint32_t>(launch.num_blocks));
-      ClearRanks<<<clear, kClearThreads, 0, stream>>>(launch);
+      LaunchClearRanks(launch, stream);
       if (launch.ranking != Ranking::kScoreMax) {
         Run<K>(SumScores<K, false>, launch, stream, keys);
       }

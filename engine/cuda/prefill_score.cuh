@@ -117,19 +117,9 @@ __device__ inline float SpreadMaxima(float (&values)[8]) {
   return values[0];
 }
 
-// *to = max(*to, value), whoever else does the same.
-__device__ inline void AtomicMax(float* to, float value) {
-  const int32_t bits = __float_as_int(value + 0.0F);  // there is one zero
-  if (bits >= 0) {
-    atomicMax(reinterpret_cast<int32_t*>(to), bits);
-  } else {
-    atomicMin(reinterpret_cast<uint32_t*>(to), static_cast<uint32_t>(bits));
-  }
-}
-
 // All 128 threads of four warps.
 __device__ inline void GroupBarrier() {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int32_t>(threadIdx.x) / 128) : "memory");
+  NamedBarrier<128>(static_cast<int32_t>(threadIdx.x) / 128);
 }
 
 }  // namespace longshore::cuda

@@ -62,7 +62,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+__global__ void __launch_bounds__(kThreads) ClearRanks(const __grid_constant__ PruneLaunch launch) {
+  const StageLayout& layout = launch.Layout(blockIdx.y);
+  const int32_t candidate =
+      static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
+  if (layout.scored > 0 && candidate < layout.candidates) {
+    launch.workspace[layout.rank + candidate] = -INFINITY;
+  }
+}
+
 }  // namespace
+
+void LaunchClearRanks(const PruneLaunch& launch, cudaStream_t stream) {
+  const dim3 grid(static_cast<uint32_t>(CeilDiv(launch.most_candidates, kThreads)),
+                  static_cast<uint32_t>(launch.num_blocks));
+  ClearRanks<<<grid, kThreads, 0, stream>>>(launch);
+}
 
 void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream) {
   const auto rows = static_cast<uint32_t>(launch.most_scored * launch.shape.num_heads);

@@ -4,7 +4,7 @@
 
 #include "engine/cuda/elements.cuh"
 #include "engine/cuda/kernels.h"
-#include "engine/cuda/mma.cuh"
+#include "engine/cuda/ptx.cuh"
 
 namespace longshore::cuda {
 

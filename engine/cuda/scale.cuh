@@ -1,17 +1,11 @@
 #pragma once
 
 #include "engine/backend_args.h"
+#include "engine/cuda/ptx.cuh"
 
 namespace longshore::cuda {
 
 inline constexpr float kLog2E = 1.44269504F;  // exponents to base 2 are cheaper
-
-// 2^x by the instruction alone: results too small for a normal number are zero.
-__device__ inline float Exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
 
 // tanh by few instructions, right to about 1e-6 of itself: its series where that is short, else
 // 1 - 2 / (e^2x + 1).

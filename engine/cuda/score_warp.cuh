@@ -5,7 +5,7 @@
 #include "engine/cuda/decode_queries.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/log_sum.cuh"
-#include "engine/cuda/mma.cuh"
+#include "engine/cuda/ptx.cuh"
 
 namespace longshore::cuda {
 

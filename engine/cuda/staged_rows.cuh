@@ -3,22 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace longshore::cuda {
+#include "engine/cuda/ptx.cuh"
 
-// 16 bytes to an address of shared memory, past the registers. Done when a WaitAsync() says so, for
-// the thread that asked; for the others of its warp, a __syncwarp() later.
-__device__ inline void CopyAsync(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ inline void CopyAsync(void* to, const void* from) {
-  CopyAsync(static_cast<uint32_t>(__cvta_generic_to_shared(to)), from);
-}
-__device__ inline void CommitAsync() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most `kLeft` groups of copies, the last ones, are still on their way.
-template <int32_t kLeft>
-__device__ inline void WaitAsync() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
+namespace longshore::cuda {
 
 // 16 rows of kDepth 16-bit elements in shared memory, in chunks of 16 bytes that are swapped within
 // 128 bytes so that the lanes of a fragment meet different banks: rows of keys are read by quads,

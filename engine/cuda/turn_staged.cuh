@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "engine/cuda/mma.cuh"
+#include "engine/cuda/ptx.cuh"
 #include "engine/cuda/rotate.cuh"
 #include "engine/cuda/staged_rows.cuh"
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/cuda/mma.cuh"
 #include "engine/cuda/panels.cuh"
+#include "engine/cuda/ptx.cuh"
 
 // Products by four warps together, as Hopper has them (PTX's wgmma): 64 rows, of which warp w has
 // 16 w to 16 w + 15 as an m16n8 product has them, from Panels in shared memory. They run beside the
