@@ -60,10 +60,12 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
 
 // Which kernels score a block. Their blocks are launched together, those with keys as stored and
 // those whose keys are turned apart.
-enum class StageKind : uint8_t { kDecode, kPrefill, kPlain };
+enum class StageKind : uint8_t { kDecode, kPrefill, kDescent, kPlain };
+constexpr size_t kNumStageKinds = 4;
 StageKind KindOf(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block) {
   return IsDecodeStage(args, block)            ? StageKind::kDecode
          : IsPrefillStage(device, args, block) ? StageKind::kPrefill
+         : IsPrefillDescent(args, block)       ? StageKind::kDescent
                                                : StageKind::kPlain;
 }
 
@@ -139,7 +141,7 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
 
 absl::Status CudaBackend::Prune(const PruneArgs& args) {
   ASSIGN_OR_RETURN(const TensorRef q, transfers_.Input(args.q));
-  std::vector<PruneBlock> of_kind[6];
+  std::vector<PruneBlock> of_kind[2 * kNumStageKinds];
   for (const PruneBlock& block : args.blocks) {
     const auto kind = static_cast<size_t>(KindOf(device_, args, block));
     of_kind[2 * kind + (TurnsKeys(block) ? 1 : 0)].push_back(block);
@@ -190,6 +192,12 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
     ASSIGN_OR_RETURN(launch.tiles, transfers_.Array(std::span<const PrefillTile>(tiles)));
     LaunchPrefillScore(launch, stream_);
     if (KeepsScores(args.stage, args.ranking)) {
+      LaunchRank(launch, stream_);
+    }
+  } else if (kind == StageKind::kDescent) {
+    LaunchPrefillDescent(launch, stream_);
+    if (KeepsScores(args.stage, args.ranking)) {
+      LaunchLogSumExps(launch, stream_);
       LaunchRank(launch, stream_);
     }
   } else {

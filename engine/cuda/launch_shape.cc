@@ -59,7 +59,20 @@ bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const Pru
          !IsDecodeStage(args, block);
 }
 
+bool IsPrefillDescent(const PruneArgs& args, const PruneBlock& block) {
+  constexpr int32_t kFewestRows = 4;
+  constexpr int32_t kMostRows = 64;
+  const int32_t rows = ScoredRows(block.block.rows, args.query_stride);
+  return args.stage.selector == Selector::kDescent &&
+         args.stage.descent_score == DescentScore::kFinal && rows >= kFewestRows &&
+         rows <= kMostRows && SuitsTensorCores(args.shape, block.block.rope) &&
+         !KeyIdsDependOnQuery(block.rule.style);
+}
+
 bool KeepsScores(const PruningStage& stage, Ranking ranking) {
+  if (stage.selector == Selector::kDescent) {
+    return ranking != Ranking::kScoreMax;
+  }
   return stage.selector != Selector::kBounds ||
          (ranking != Ranking::kProbability && ranking != Ranking::kScoreMax);
 }
@@ -89,13 +102,15 @@ StageLayout LayOutStage(const DeviceTraits& device,
     layout.score_stride = RoundUp(layout.candidates, 64);
     const int64_t rows = int64_t{layout.scored} * args.shape.num_heads;
     layout.partials = 1;
-    if (IsPrefillStage(device, args, block)) {
+    const bool prefills = IsPrefillStage(device, args, block);
+    const bool descends = IsPrefillDescent(args, block);
+    if (prefills) {
       layout.partials = static_cast<int32_t>(
           CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage), kSpanRows));
-    } else {
+    } else if (!descends) {
       layout.queries = offsets.Take(rows * StageDepth(args));
     }
-    if (!IsPrefillStage(device, args, block) || KeepsScores(args.stage, args.ranking)) {
+    if (!(prefills || descends) || KeepsScores(args.stage, args.ranking)) {
       layout.scores = offsets.Take(rows * layout.score_stride);
     }
     if (IsDecodeStage(args, block)) {

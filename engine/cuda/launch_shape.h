@@ -46,8 +46,11 @@ bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block);
 /// Whether blocks of a call are scored by the kernels for prefill, on the same terms but for more
 /// rows and also by `probes`.
 bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block);
-/// Whether these keep the scores for LaunchRank(). Many candidates that are ranked by a maximum are
-/// rather scored twice, once for the log-sum-exps: that is faster than memory.
+/// Whether blocks of a call go down their chunks on tensor cores: on the same terms, but for few
+/// rows or more than 64.
+bool IsPrefillDescent(const PruneArgs& args, const PruneBlock& block);
+/// Whether these two keep the scores for LaunchRank(). Many candidates by `bounds` that are ranked
+/// by a maximum are rather scored twice, once for the log-sum-exps: that is faster than memory.
 bool KeepsScores(const PruningStage& stage, Ranking ranking);
 
 /// How the warps of a thread block share a decode step's candidates: each scores them for one of up

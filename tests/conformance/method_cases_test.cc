@@ -287,7 +287,40 @@ std::vector<ConformanceCase> Papers() {
   return cases;
 }
 
+// Whole query blocks, all rows scored, with every number of heads that share keys.
+std::vector<ConformanceCase> WholeBlocks() {
+  std::vector<ConformanceCase> cases;
+  const auto add = [&](const std::string& name, ModelShape model, const AttentionPolicy& policy) {
+    model.rope_tables[0].trained_tokens = kTrained;
+    cases.push_back({.name = name,
+                     .model = ThreeLayers(std::move(model)),
+                     .policy = policy,
+                     .steps = {{StepKind::kAppend, 440}, {StepKind::kPrefill, 140}}});
+  };
+  for (const int32_t heads : {1, 2, 3, 5, 8}) {
+    add(absl::StrCat("HeadsOfOne", heads), TestModel(heads, 1), Paper3k());
+  }
+  add("HeadsOf128", TestModel(4, 1, 128), Paper3k());
+  ModelShape interleaved = TestModel(4, 1);
+  interleaved.rope_tables[0].pairing = RopePairing::kInterleaved;
+  add("Interleaved", interleaved, Paper3k());
+  for (const Ranking ranking : {Ranking::kProbability, Ranking::kProbabilitySum}) {
+    AttentionPolicy policy = Paper3k();
+    policy.ranking = ranking;
+    add(ranking == Ranking::kProbability ? "Probability" : "ProbabilitySum", TwoKvHeads(), policy);
+  }
+  cases.push_back(Exact("HeadsOf128", Paper3k()));
+  ModelShape exact = TestModel(4, 1, 128);
+  exact.softmax_scale = 0.125F;
+  exact.rope_tables = {IdentityRope(128, kTrained)};
+  cases.back().model = ThreeLayers(exact);
+  cases.back().steps = cases.front().steps;
+  cases.back().logit_size = 14.0;
+  return cases;
+}
+
 LONGSHORE_CONFORMANCE_CASES(Descents, Descents());
+LONGSHORE_CONFORMANCE_CASES(WholeBlockDescents, WholeBlocks());
 LONGSHORE_CONFORMANCE_CASES(Probes, ProbesOfChunks());
 LONGSHORE_CONFORMANCE_CASES(MethodRows, Rows());
 LONGSHORE_CONFORMANCE_CASES(Rankings, Rankings());

@@ -89,12 +89,32 @@ TEST(StageKernels, LeaveTheRestToThePlainOnes) {
   EXPECT_TRUE(plain(args, Block(100000, 64)));
   EXPECT_TRUE(plain(Bounds(Shape(32, 8, 96)), Block(100000, 64, 48)));
   EXPECT_TRUE(plain(Bounds(Shape()), Block(100000, 64, 32)));  // half of each head turns
-  args = Bounds(Shape());
-  args.stage.selector = Selector::kDescent;
-  EXPECT_TRUE(plain(args, Block(100000, 64)));
   PruneBlock squeezed = Block(100000, 64);
   squeezed.rule.style = RopeStyle::kSelfExtend;  // every query meets keys of its own
   EXPECT_TRUE(plain(Bounds(Shape()), squeezed));
+}
+
+TEST(StageKernels, DescendOnTensorCoresWithRowsEnoughForThem) {
+  PruneArgs args = Bounds(Shape(), 1);
+  args.stage.selector = Selector::kDescent;
+  args.ranking = Ranking::kScoreMax;
+  for (const int32_t rows : {4, 16, 64}) {
+    const PruneBlock block = Block(100000, rows);
+    EXPECT_TRUE(IsPrefillDescent(args, block)) << rows;
+    EXPECT_FALSE(IsPrefillStage(kLarge, args, block)) << rows;
+    EXPECT_FALSE(IsDecodeStage(args, block)) << rows;
+    // Ranks come out of the kernel.
+    const StageLayout layout = LayOutStage(kLarge, args, block, 0);
+    EXPECT_LT(layout.end, int64_t{rows} * 32 * layout.candidates) << rows;
+  }
+  EXPECT_FALSE(IsPrefillDescent(args, Block(100000, 1)));
+  EXPECT_FALSE(IsPrefillDescent(args, Block(100000, 128)));
+  args.stage.descent_score = DescentScore::kRunningMaximum;
+  EXPECT_FALSE(IsPrefillDescent(args, Block(100000, 64)));
+  args.stage.descent_score = DescentScore::kFinal;
+  args.ranking = Ranking::kProbability;
+  const StageLayout layout = LayOutStage(kLarge, args, Block(100000, 64), 0);
+  EXPECT_GE(layout.end, int64_t{64} * 32 * layout.candidates);
 }
 
 TEST(StageLayouts, DoNotOverlapAndFollowEachOther) {
