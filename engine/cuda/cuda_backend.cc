@@ -55,9 +55,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
                                          ".", properties.minor),
                   .threads = 0,
                   .device_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
-  const DeviceTraits device{.prefill_kernels =
-                                static_cast<int64_t>(properties.sharedMemPerBlockOptin) >=
-                                kPrefillSharedBytes};
+  const DeviceTraits device{.shared_bytes =
+                                static_cast<int32_t>(properties.sharedMemPerBlockOptin)};
   return std::unique_ptr<Backend>(new CudaBackend(std::move(info), device, stream));
 }
 

@@ -175,7 +175,8 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .most_scored = MostOf(layouts, &StageLayout::scored),
                      .most_candidates = MostOf(layouts, &StageLayout::candidates),
                      .most_shares = MostOf(layouts, &StageLayout::shares),
-                     .turns = TurnsKeys(blocks.front())};
+                     .turns = TurnsKeys(blocks.front()),
+                     .shared_bytes = device_.shared_bytes};
   const StageKind kind = KindOf(device_, args, blocks.front());
   const bool decodes = kind == StageKind::kDecode;
   ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));

@@ -58,6 +58,7 @@ struct PruneLaunch {
   int32_t most_candidates = 0;  ///< over the blocks
   int32_t most_shares = 0;      ///< over the blocks; 0: they are not scored by LaunchDecodeScore
   bool turns = false;           ///< keys are not used as they are stored
+  int32_t shared_bytes = 0;     ///< that a thread block may have
   const PrefillTile* tiles = nullptr;  ///< [num_tiles], of LaunchPrefillScore
   int32_t num_tiles = 0;
 

@@ -54,7 +54,7 @@ bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block) {
 }
 
 bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block) {
-  return device.prefill_kernels && args.stage.selector != Selector::kDescent &&
+  return device.PrefillKernels() && args.stage.selector != Selector::kDescent &&
          SuitsTensorCores(args.shape, block.block.rope) && !KeyIdsDependOnQuery(block.rule.style) &&
          !IsDecodeStage(args, block);
 }
@@ -170,7 +170,7 @@ AttendKind KindOf(const DeviceTraits& device,
   if (element && depth && TurnsWhole(shape, block.block.rope)) {
     return AttendKind::kDecode;
   }
-  if (device.prefill_kernels && rows > 16 && SuitsTensorCores(shape, block.block.rope)) {
+  if (device.PrefillKernels() && rows > 16 && SuitsTensorCores(shape, block.block.rope)) {
     return AttendKind::kPrefill;
   }
   return rows <= 16 ? AttendKind::kFewRows : AttendKind::kManyRows;

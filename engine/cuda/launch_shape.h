@@ -20,7 +20,9 @@ inline constexpr int64_t kPrefillSharedBytes = int64_t{160} << 10;
 
 /// What of a device decides between kernels.
 struct DeviceTraits {
-  bool prefill_kernels = true;  ///< thread blocks may have kPrefillSharedBytes
+  int32_t shared_bytes = 0;  ///< that a thread block may have
+
+  bool PrefillKernels() const { return shared_bytes >= kPrefillSharedBytes; }
 };
 
 /// One stage of one query block in workspace.

@@ -18,8 +18,12 @@ __device__ uint32_t KeyOf(float rank) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+// Where the keys of a thread's candidates are when there are too many for registers.
+constexpr int32_t kInShared = -1;
+constexpr int32_t kInMemory = 0;
+
 // The ranks of a block's candidates, of which each thread has some neighbours: in registers where
-// kOfThread of them are enough, else in memory.
+// kOfThread of them are enough.
 template <int32_t kOfThread>
 struct Ranks {
   static constexpr bool kMany = kOfThread > 1;
@@ -64,8 +68,40 @@ struct Ranks {
   }
 };
 
+// Candidates of a thread: an odd number, so that the threads of a warp meet different banks.
+__host__ __device__ inline int32_t ShareOf(int32_t candidates) {
+  return (candidates + kThreads - 1) / kThreads | 1;
+}
+
 template <>
-struct Ranks<0> {
+struct Ranks<kInShared> {
+  static constexpr bool kMany = true;
+
+  const uint32_t* keys;
+  int32_t first;
+  int32_t end;
+
+  __device__ Ranks(const float* rank, int32_t candidates) {
+    extern __shared__ __align__(16) uint32_t shared_keys[];
+    for (auto at = static_cast<int32_t>(threadIdx.x); at < candidates; at += kThreads) {
+      shared_keys[at] = KeyOf(__ldcg(rank + at));
+    }
+    __syncthreads();
+    keys = shared_keys;
+    first = min(static_cast<int32_t>(threadIdx.x) * ShareOf(candidates), candidates);
+    end = min(first + ShareOf(candidates), candidates);
+  }
+  template <class Body>
+  __device__ void ForEach(const Body& body) const {
+#pragma unroll 8
+    for (int32_t at = first; at < end; ++at) {
+      body(at, keys[at]);
+    }
+  }
+};
+
+template <>
+struct Ranks<kInMemory> {
   static constexpr bool kMany = true;
 
   const float* rank;
@@ -73,9 +109,8 @@ struct Ranks<0> {
   int32_t end;
 
   __device__ Ranks(const float* ranks, int32_t candidates) : rank(ranks) {
-    const int32_t share = (candidates + kThreads - 1) / kThreads;
-    first = min(static_cast<int32_t>(threadIdx.x) * share, candidates);
-    end = min(first + share, candidates);
+    first = min(static_cast<int32_t>(threadIdx.x) * ShareOf(candidates), candidates);
+    end = min(first + ShareOf(candidates), candidates);
   }
   template <class Body>
   __device__ void ForEach(const Body& body) const {
@@ -312,13 +347,18 @@ __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ Pr
 }  // namespace
 
 void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream) {
-  const ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
+  ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
+  const int32_t bytes =
+      ShareOf(launch.most_candidates) * kThreads * static_cast<int32_t>(sizeof(uint32_t));
   if (launch.most_candidates <= kThreads) {
     LaunchChained(Select<1, false>, shape, launch, stream);
   } else if (launch.most_candidates <= 16 * kThreads) {
     LaunchChained(Select<16, false>, shape, launch, stream);
+  } else if (bytes + static_cast<int32_t>(sizeof(Shared)) <= launch.shared_bytes) {
+    shape.shared_bytes = bytes;
+    LaunchChained(Select<kInShared, false>, shape, launch, stream);
   } else {
-    LaunchChained(Select<0, false>, shape, launch, stream);
+    LaunchChained(Select<kInMemory, false>, shape, launch, stream);
   }
 }
 

@@ -1,5 +1,7 @@
 // Lengths at which something begins: the first token, the regions' ends, a chunk's or page's end.
 
+#include <algorithm>
+
 #include <absl/strings/str_cat.h>
 
 #include "tests/conformance/conformance_case.h"
@@ -33,8 +35,9 @@ void JudgeAt(const std::string& backend,
   Judge judge(engine.get(), TestSpec(model, policy, length + rows), StrictnessOf(model));
   Random random(static_cast<uint32_t>(length));
   const TokenRows all = RandomTokens(model, length + rows, ValueKind::kGaussian, &random);
-  if (length > 0) {
-    judge.Append(Slice(model, all, 0, length));
+  constexpr int64_t kMostRows = 16384;
+  for (int64_t begin = 0; begin < length; begin += kMostRows) {
+    judge.Append(Slice(model, all, begin, std::min(begin + kMostRows, length)));
   }
   const TokenRows last = Slice(model, all, length, length + rows);
   kind == StepKind::kPrefill ? judge.Prefill(last) : judge.Decode(last);
@@ -58,6 +61,13 @@ TEST_P(LengthTest, ChunksAndPagesMayBeHalfFull) {
     JudgeAt(GetParam(), Keeping(2, SmallStandard()), length, StepKind::kDecode, 1);
     JudgeAt(GetParam(), OneStage(4, 64, 1), length, StepKind::kDecode, 2);
     JudgeAt(GetParam(), Keeping(2, SmallStandard()), length, StepKind::kPrefill, 66);
+  }
+}
+
+// Rankings of many candidates are not done as those of few.
+TEST_P(LengthTest, CandidatesMayBeMany) {
+  for (const int64_t length : {1200, 3000, 20000, 60000}) {
+    JudgeAt(GetParam(), OneStage(1, 64, 1), length, StepKind::kDecode, 1);
   }
 }
 

@@ -11,8 +11,8 @@
 namespace longshore::cuda {
 namespace {
 
-constexpr DeviceTraits kLarge{.prefill_kernels = true};
-constexpr DeviceTraits kSmall{.prefill_kernels = false};
+constexpr DeviceTraits kLarge{.shared_bytes = 227 << 10};
+constexpr DeviceTraits kSmall{.shared_bytes = 99 << 10};
 
 AttentionShape Shape(int32_t heads = 32, int32_t kv_heads = 8, int32_t head_dim = 128) {
   return {.num_heads = heads,
