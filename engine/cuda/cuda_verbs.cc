@@ -60,12 +60,13 @@ auto MostOf(std::span<const Layout> layouts, Field Layout::*field) {
 
 // Which kernels score a block. Their blocks are launched together, those with keys as stored and
 // those whose keys are turned apart.
-enum class StageKind : uint8_t { kDecode, kPrefill, kDescent, kPlain };
-constexpr size_t kNumStageKinds = 4;
+enum class StageKind : uint8_t { kDecode, kPrefill, kDecodeDescent, kPrefillDescent, kPlain };
+constexpr size_t kNumStageKinds = 5;
 StageKind KindOf(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block) {
   return IsDecodeStage(args, block)            ? StageKind::kDecode
          : IsPrefillStage(device, args, block) ? StageKind::kPrefill
-         : IsPrefillDescent(args, block)       ? StageKind::kDescent
+         : IsDecodeDescent(args, block)        ? StageKind::kDecodeDescent
+         : IsPrefillDescent(args, block)       ? StageKind::kPrefillDescent
                                                : StageKind::kPlain;
 }
 
@@ -178,13 +179,20 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
                      .turns = TurnsKeys(blocks.front()),
                      .shared_bytes = device_.shared_bytes};
   const StageKind kind = KindOf(device_, args, blocks.front());
-  const bool decodes = kind == StageKind::kDecode;
+  const bool decodes = kind == StageKind::kDecode || kind == StageKind::kDecodeDescent;
   ASSIGN_OR_RETURN(launch.blocks, Describe(blocks, decodes, launch.few_blocks, &transfers_));
   ASSIGN_OR_RETURN(launch.layouts, Describe(layouts, decodes, launch.few_layouts, &transfers_));
   if (launch.most_scored == 0) {
     // All candidates are kept.
   } else if (decodes) {
-    LaunchDecodeScore(launch, stream_);
+    if (kind == StageKind::kDecode) {
+      LaunchDecodeScore(launch, stream_);
+    } else {
+      LaunchDecodeDescent(launch, stream_);
+      if (args.ranking != Ranking::kScoreMax) {
+        LaunchLogSumExps(launch, stream_);
+      }
+    }
     LaunchRankAndSelect(launch, stream_);
     return LaunchStatus("pruning");
   } else if (kind == StageKind::kPrefill) {
@@ -195,7 +203,7 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
     if (KeepsScores(args.stage, args.ranking)) {
       LaunchRank(launch, stream_);
     }
-  } else if (kind == StageKind::kDescent) {
+  } else if (kind == StageKind::kPrefillDescent) {
     LaunchPrefillDescent(launch, stream_);
     if (KeepsScores(args.stage, args.ranking)) {
       LaunchLogSumExps(launch, stream_);

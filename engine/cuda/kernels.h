@@ -82,6 +82,8 @@ void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream);
 /// Ranks, or scores with the log-sum-exps' partial sums (KeepsScores()), of blocks for which
 /// IsPrefillStage().
 void LaunchPrefillScore(const PruneLaunch& launch, cudaStream_t stream);
+/// Scores of blocks for which IsDecodeDescent().
+void LaunchDecodeDescent(const PruneLaunch& launch, cudaStream_t stream);
 /// Ranks by `score_max`, or else scores, of blocks for which IsPrefillDescent().
 void LaunchPrefillDescent(const PruneLaunch& launch, cudaStream_t stream);
 /// Ranks that are to become maxima: -infinity.

@@ -59,6 +59,16 @@ bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const Pru
          !IsDecodeStage(args, block);
 }
 
+bool IsDecodeDescent(const PruneArgs& args, const PruneBlock& block) {
+  const RopeStyle style = block.rule.style;
+  const bool ids = block.block.rope.pairs == 0 || style == RopeStyle::kRelative ||
+                   style == RopeStyle::kChunkIndexed || style == RopeStyle::kInfLlm;
+  return args.stage.selector == Selector::kDescent &&
+         args.stage.descent_score == DescentScore::kFinal && ids &&
+         ScoredRows(block.block.rows, args.query_stride) == 1 &&
+         SuitsTensorCores(args.shape, block.block.rope);
+}
+
 bool IsPrefillDescent(const PruneArgs& args, const PruneBlock& block) {
   constexpr int32_t kFewestRows = 4;
   constexpr int32_t kMostRows = 64;
@@ -104,10 +114,11 @@ StageLayout LayOutStage(const DeviceTraits& device,
     layout.partials = 1;
     const bool prefills = IsPrefillStage(device, args, block);
     const bool descends = IsPrefillDescent(args, block);
+    const bool wants_queries = !prefills && !descends && !IsDecodeDescent(args, block);
     if (prefills) {
       layout.partials = static_cast<int32_t>(
           CeilDiv(int64_t{layout.candidates} * KeysOfCandidate(args.stage), kSpanRows));
-    } else if (!descends) {
+    } else if (wants_queries) {
       layout.queries = offsets.Take(rows * StageDepth(args));
     }
     if (!(prefills || descends) || KeepsScores(args.stage, args.ranking)) {

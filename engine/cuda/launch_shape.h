@@ -48,8 +48,12 @@ bool IsDecodeStage(const PruneArgs& args, const PruneBlock& block);
 /// Whether blocks of a call are scored by the kernels for prefill, on the same terms but for more
 /// rows and also by `probes`.
 bool IsPrefillStage(const DeviceTraits& device, const PruneArgs& args, const PruneBlock& block);
-/// Whether blocks of a call go down their chunks on tensor cores: on the same terms, but for few
-/// rows or more than 64.
+/// Whether blocks of a call are of one scored row whose way down a chunk has its own kernel: 16-bit
+/// keys whose ids do not change on the way but by side.
+bool IsDecodeDescent(const PruneArgs& args, const PruneBlock& block);
+
+/// Whether blocks of a call go down their chunks on tensor cores:
+/// 16-bit keys that all queries meet at the same ids, and from 4 to 64 scored rows.
 bool IsPrefillDescent(const PruneArgs& args, const PruneBlock& block);
 /// Whether these two keep the scores for LaunchRank(). Many candidates by `bounds` that are ranked
 /// by a maximum are rather scored twice, once for the log-sum-exps: that is faster than memory.

@@ -1,8 +1,8 @@
 #include "engine/cuda/atomic_max.cuh"
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/descent_branch.cuh"
+#include "engine/cuda/prefill_descent.cuh"
 #include "engine/cuda/prefill_queries.cuh"
 #include "engine/cuda/scale.cuh"
-#include "engine/cuda/shared_copy.cuh"
 
 // `descent` for the rows of a prefill, on tensor cores. A pair of warps takes a head: its queries
 // stay in registers, and of eight candidates at once, the columns of a product, one warp scores the
@@ -11,102 +11,9 @@
 namespace longshore::cuda {
 namespace {
 
-constexpr int32_t kPairs = 4;
 constexpr int32_t kThreads = 64 * kPairs;
-constexpr int32_t kColumns = 8;
 constexpr int32_t kSpanCandidates = 256;  // of a thread block
 constexpr uint32_t kWarp = 0xffffffffu;
-
-// Tokens [first, last] of a chunk that are left on a head's way down.
-struct Branch {
-  int32_t first;
-  int32_t last;
-
-  // The halves [first, m - 1] and [m, last] with m = floor((first + last) / 2). The left one of two
-  // tokens is empty: there the way ends.
-  __device__ bool Ended() const { return last - first < 2; }
-  __device__ int32_t Middle() const { return (first + last) >> 1; }
-  __device__ Branch Half(bool left) const {
-    return left ? Branch{first, Middle() - 1} : Branch{Middle(), last};
-  }
-};
-
-template <class ElementType, int32_t kHeadDim, int32_t kTiles, bool kTurnsKeys>
-struct DescentKind {
-  using Element = ElementType;
-  static constexpr int32_t kDepth = kHeadDim;
-  static constexpr int32_t kRowTiles = kTiles;  // of 16 scored rows
-  static constexpr bool kTurns = kTurnsKeys;
-  // Sets of kColumns candidates that are on their way down together: while one is scored, the
-  // other's keys come. Turning leaves no registers for two.
-  static constexpr int32_t kSets = kTurns ? 1 : 2;
-};
-
-template <class K>
-struct DescentShared {
-  static constexpr int32_t kPitch = K::kDepth + 8;  // spreads rows over the banks
-
-  Uninitialized<PruneBlock> prune;
-  Uninitialized<StageLayout> layout;
-  float best[2][kPairs][K::kSets][2][kColumns];                            // [level % 2]...[side]
-  alignas(16) typename K::Element queries[2][16 * K::kRowTiles * kPitch];  // of a head, by side
-};
-
-// A head's scored queries as fragments of A, of which a lane has the eight elements
-// [32 g + 8 (lane % 4), + 8) of the rows lane / 4 and lane / 4 + 8 of each tile.
-template <class K>
-struct Fragments {
-  static constexpr int32_t kChunks = K::kDepth / 32;
-
-  uint4 upper[K::kRowTiles][kChunks];
-  uint4 lower[K::kRowTiles][kChunks];
-
-  __device__ void Load(const typename K::Element* queries) {
-    const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-    const auto* row = queries + lane / 4 * DescentShared<K>::kPitch + 8 * (lane % 4);
-#pragma unroll
-    for (int32_t tile = 0; tile < K::kRowTiles; ++tile) {
-#pragma unroll
-      for (int32_t g = 0; g < kChunks; ++g) {
-        const auto* at = row + 16 * tile * DescentShared<K>::kPitch + 32 * g;
-        upper[tile][g] = *reinterpret_cast<const uint4*>(at);
-        lower[tile][g] = *reinterpret_cast<const uint4*>(at + 8 * DescentShared<K>::kPitch);
-      }
-    }
-  }
-};
-
-// Turns the chunks of a key that a lane holds, [32 g + 8 j, + 8) each.
-template <class K>
-__device__ void TurnChunks(const RopeRows& rope,
-                           int32_t id,
-                           int32_t j,
-                           uint4 (&chunks)[K::kDepth / 32]) {
-  using Element = typename K::Element;
-  constexpr int32_t kChunks = K::kDepth / 32;
-  if (rope.pairing == RopePairing::kInterleaved) {
-#pragma unroll
-    for (int32_t g = 0; g < kChunks; ++g) {
-      const FourTurns turns = FourTurnsOf(rope, id, 16 * g + 4 * j);
-      TurnNeighbours<Element>(turns.x, &chunks[g].x);
-      TurnNeighbours<Element>(turns.y, &chunks[g].y);
-      TurnNeighbours<Element>(turns.z, &chunks[g].z);
-      TurnNeighbours<Element>(turns.w, &chunks[g].w);
-    }
-    return;
-  }
-#pragma unroll
-  for (int32_t g = 0; g < kChunks / 2; ++g) {
-    uint4& first = chunks[g];
-    uint4& second = chunks[g + kChunks / 2];
-    const FourTurns low = FourTurnsOf(rope, id, 32 * g + 8 * j);
-    TurnHalves<Element>(low.x, low.y, &first.x, &second.x);
-    TurnHalves<Element>(low.z, low.w, &first.y, &second.y);
-    const FourTurns high = FourTurnsOf(rope, id, 32 * g + 8 * j + 4);
-    TurnHalves<Element>(high.x, high.y, &first.z, &second.z);
-    TurnHalves<Element>(high.z, high.w, &first.w, &second.w);
-  }
-}
 
 // One warp of a pair: a head of a block, one side.
 template <class K>
@@ -134,9 +41,7 @@ struct HeadDescent {
   }
 
   __device__ void Load(const Branch& branch, Key& key) const {
-    const int32_t token = launch.stage.representative == DescentRepresentative::kFirst
-                              ? branch.first
-                              : branch.Middle();
+    const int32_t token = branch.Representative(launch.stage.representative);
     const std::byte* row =
         prune.block.kv.Keys(token) + int64_t{kv_head} * prune.block.kv.head_bytes + 16 * j;
 #pragma unroll
@@ -148,9 +53,7 @@ struct HeadDescent {
   // Raw scores of all rows with the lanes' columns.
   __device__ void Score(const Branch& branch, int32_t candidate, Key& key, Scores& scores) const {
     if constexpr (K::kTurns) {
-      const int32_t token = launch.stage.representative == DescentRepresentative::kFirst
-                                ? branch.first
-                                : branch.Middle();
+      const int32_t token = branch.Representative(launch.stage.representative);
       const int64_t id = DescentKeyId(prune.rule, 0, token, candidate, left);
       TurnChunks<K>(prune.block.rope, static_cast<int32_t>(id), j, key);
     }
@@ -162,8 +65,7 @@ struct HeadDescent {
     for (int32_t g = 0; g < kChunks; ++g) {
 #pragma unroll
       for (int32_t tile = 0; tile < K::kRowTiles; ++tile) {
-        const uint4& upper = queries.upper[tile][g];
-        const uint4& lower = queries.lower[tile][g];
+        const auto [upper, lower] = queries.At(tile, g);
         Multiply<Element>(upper.x, lower.x, upper.y, lower.y, key[g].x, key[g].y, &scores[tile]);
         Multiply<Element>(upper.z, lower.z, upper.w, lower.w, key[g].z, key[g].w, &scores[tile]);
       }
@@ -279,15 +181,17 @@ struct HeadDescent {
   }
 };
 
-// The scored queries of a head for both sides, by all threads. Rows behind the last stand for it.
+// The scored queries of a head by all threads, where keys do not turn, for either side. Rows behind
+// the last stand for it.
 template <class K>
-__device__ void LoadHead(const PruneLaunch& launch,
-                         const PruneBlock& prune,
-                         const StageLayout& layout,
-                         int32_t head,  // of the layer
-                         DescentShared<K>* shared) {
+__device__ void LoadHead(
+    const PruneLaunch& launch,
+    const PruneBlock& prune,
+    const StageLayout& layout,
+    int32_t head,  // of the layer
+    typename K::Element (*queries)[16 * K::kRowTiles * DescentShared<K>::kPitch]) {
   constexpr int32_t kRows = 16 * K::kRowTiles;
-  const bool by_side = !K::kTurns && prune.rule.style == RopeStyle::kRelative;
+  const bool by_side = prune.rule.style == RopeStyle::kRelative;
   const float angle_scale = K::kTurns ? 1.0F : prune.block.rope.attention_scaling;
   const auto query_of = [&](int32_t at) {
     const int32_t row = layout.first_row + min(at % kRows, layout.scored - 1) * launch.query_stride;
@@ -298,10 +202,9 @@ __device__ void LoadHead(const PruneLaunch& launch,
         DescentQueryId(prune.rule, position, layout.candidates) - (by_side && right ? 1 : 0)};
   };
   LoadTileQueries<typename K::Element, K::kDepth>(
-      launch.q, prune.block.rope, angle_scale, 2 * kRows, query_of,
+      launch.q, prune.block.rope, angle_scale, K::kTurns ? kRows : 2 * kRows, query_of,
       [&](int32_t at, int32_t index, float4 value) {
-        StoreFour(value,
-                  shared->queries[at / kRows] + at % kRows * DescentShared<K>::kPitch + index);
+        StoreFour(value, queries[at / kRows] + at % kRows * DescentShared<K>::kPitch + index);
       });
 }
 
@@ -332,10 +235,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       launch, prune,         layout,   shared,   kv_head, first_head + pair % heads,
       pair,   warp % 2 == 0, lane / 4, lane % 4, {}};
   for (int32_t head = 0; head < heads; ++head) {
-    LoadHead<K>(launch, prune, layout, kv_head * group + first_head + head, &shared);
+    const int32_t at = K::kTurns ? head : 0;
+    LoadHead<K>(launch, prune, layout, kv_head * group + first_head + head, &shared.queries[at]);
     __syncthreads();
     if (pair % heads == head) {
-      descent.queries.Load(shared.queries[warp % 2]);
+      descent.queries.Load(shared.queries[K::kTurns ? at : warp % 2]);
     }
     __syncthreads();
   }
@@ -352,7 +256,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class K>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
   constexpr size_t kBytes = sizeof(DescentShared<K>);
-  static_assert(kBytes <= 48 * 1024);
+  static_assert(kBytes <= 96 * 1024);  // as all GPUs from 8.0 on have
+  // Shows as a launch that fails.
+  (void)cudaFuncSetAttribute(ScoreDescents<K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kBytes));
   const int32_t parts = static_cast<int32_t>(CeilDiv(launch.shape.GroupSize(), kPairs));
   const dim3 grid(static_cast<uint32_t>(launch.num_blocks),
                   static_cast<uint32_t>(CeilDiv(launch.most_candidates, kSpanCandidates)),

@@ -1,3 +1,4 @@
+#include "engine/cuda/descent_branch.cuh"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/rotate.cuh"
 #include "engine/cuda/scale.cuh"
@@ -10,19 +11,6 @@ constexpr int32_t kLanes = 32;
 constexpr int32_t kMostOfLane = 8;  // head_dim is at most 256
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
-// Tokens [first, last] of a chunk that are left on a head's way down.
-struct Branch {
-  int64_t first;
-  int64_t last;
-
-  // The halves [first, m - 1] and [m, last] with m = floor((first + last) / 2). The left one of two
-  // tokens is empty: there the way ends.
-  __device__ bool Ended() const { return last - first < 2; }
-  __device__ int64_t Middle() const { return (first + last) / 2; }
-  __device__ Branch Left() const { return {first, Middle() - 1}; }
-  __device__ Branch Right() const { return {Middle(), last}; }
-};
-
 // The way of one head down one candidate: a warp, whose lanes share the dimensions.
 template <class Element>
 struct Descent {
@@ -34,11 +22,6 @@ struct Descent {
   int32_t candidate;
   int32_t lane;
   float key[kMostOfLane];
-
-  __device__ int64_t Representative(const Branch& branch) const {
-    return launch.stage.representative == DescentRepresentative::kFirst ? branch.first
-                                                                        : branch.Middle();
-  }
 
   __device__ void LoadKey(int64_t token, int64_t id) {
     const KvView& kv = prune.block.kv;
@@ -77,7 +60,7 @@ struct Descent {
   // body(row, score) for the token that stands for a branch.
   template <class Body>
   __device__ void ForEachRow(const Branch& branch, bool left, const Body& body) {
-    const int64_t token = Representative(branch);
+    const int32_t token = branch.Representative(launch.stage.representative);
     const bool each_query_alone = KeyIdsDependOnQuery(prune.rule.style);
     for (int32_t row = 0; row < layout.scored; ++row) {
       if (row == 0 || each_query_alone) {
@@ -96,7 +79,7 @@ struct Descent {
   }
 
   __device__ void Run() {
-    const int64_t token = prune.Candidate(candidate, launch.stage.chunk_tokens);
+    const int32_t token = prune.Candidate(candidate, launch.stage.chunk_tokens);
     Branch branch{token, token + launch.stage.chunk_tokens - 1};
     const bool running = launch.stage.descent_score == DescentScore::kRunningMaximum;
     float* out =
@@ -113,8 +96,8 @@ struct Descent {
       }
     };
     while (!branch.Ended()) {
-      const bool left = Best(branch.Left(), true) >= Best(branch.Right(), false);
-      branch = left ? branch.Left() : branch.Right();
+      const bool left = Best(branch.Half(true), true) >= Best(branch.Half(false), false);
+      branch = branch.Half(left);
       if (running) {
         ForEachRow(branch, left, keep);
         any = true;

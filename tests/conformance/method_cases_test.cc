@@ -287,15 +287,17 @@ std::vector<ConformanceCase> Papers() {
   return cases;
 }
 
-// Whole query blocks, all rows scored, with every number of heads that share keys.
+// Whole query blocks, all rows scored, and single rows, with every number of heads that share keys.
 std::vector<ConformanceCase> WholeBlocks() {
   std::vector<ConformanceCase> cases;
   const auto add = [&](const std::string& name, ModelShape model, const AttentionPolicy& policy) {
     model.rope_tables[0].trained_tokens = kTrained;
-    cases.push_back({.name = name,
-                     .model = ThreeLayers(std::move(model)),
-                     .policy = policy,
-                     .steps = {{StepKind::kAppend, 440}, {StepKind::kPrefill, 140}}});
+    cases.push_back(
+        {.name = name,
+         .model = ThreeLayers(std::move(model)),
+         .policy = policy,
+         .steps = {
+             {StepKind::kAppend, 440}, {StepKind::kPrefill, 140}, {StepKind::kDecode, 1, 2}}});
   };
   for (const int32_t heads : {1, 2, 3, 5, 8}) {
     add(absl::StrCat("HeadsOfOne", heads), TestModel(heads, 1), Paper3k());

@@ -107,7 +107,14 @@ TEST(StageKernels, DescendOnTensorCoresWithRowsEnoughForThem) {
     const StageLayout layout = LayOutStage(kLarge, args, block, 0);
     EXPECT_LT(layout.end, int64_t{rows} * 32 * layout.candidates) << rows;
   }
-  EXPECT_FALSE(IsPrefillDescent(args, Block(100000, 1)));
+  const PruneBlock step = Block(100000, 1);
+  EXPECT_FALSE(IsPrefillDescent(args, step));
+  EXPECT_FALSE(IsDecodeDescent(args, step));  // a key's id is its own at true positions
+  PruneBlock relative = step;
+  relative.rule.style = RopeStyle::kRelative;
+  EXPECT_TRUE(IsDecodeDescent(args, relative));
+  relative.block.rows = 2;
+  EXPECT_FALSE(IsDecodeDescent(args, relative));
   EXPECT_FALSE(IsPrefillDescent(args, Block(100000, 128)));
   args.stage.descent_score = DescentScore::kRunningMaximum;
   EXPECT_FALSE(IsPrefillDescent(args, Block(100000, 64)));
