@@ -3,11 +3,12 @@
 //
 //   cuda_prefill_bench [ID...]    those alone, of prefill_32k_at_64k to _2m,
 //   dense_prefill_32k_at_128k
-//                                 and _1m, prefill_1m_all_layers_s
+//                                 and _1m, paper_prefill_32k_at_1m and _early,
+//                                 prefill_1m_all_layers_s
 
-#include <cstring>
 #include <functional>
-#include <span>
+
+#include <absl/strings/str_cat.h>
 
 #include "engine/policy.h"
 #include "tests/bench/cuda_layer.h"
@@ -16,48 +17,64 @@ namespace longshore::bench {
 namespace {
 
 constexpr int32_t kPieceRows = 32768;
-constexpr int32_t kQueryBlock = 64;
 constexpr int32_t kRuns = 5;
-constexpr int32_t kCoarseChunks = 128;
-constexpr int32_t kFineChunks = 256;
 
-// Attention of the rows [end - kPieceRows, end) of a session.
+// What is measured: the rows [end - kPieceRows, end) of a session, in layers of a policy.
+struct Case {
+  AttentionPolicy policy;
+  LayerPolicy layers;
+  std::string name;  // for people
+  int64_t end = 0;
+
+  int32_t stages() const { return static_cast<int32_t>(layers.stages.size()); }
+  const PruningStage& Stage(int32_t stage) const {
+    return layers.stages[static_cast<size_t>(stage)];
+  }
+  bool dense() const { return layers.middle == Middle::kDense; }
+};
+
+Case CaseOf(const std::string& preset, int64_t end) {
+  const AttentionPolicy policy = Take(PresetPolicy(preset));
+  return {.policy = policy, .layers = policy.prefill.rest, .name = preset, .end = end};
+}
+
 class Bench {
  public:
-  Bench(cuda::CudaBackend* backend,
-        const Layer& layer,
-        const RopeTable& rope,
-        int64_t end,
-        bool dense)
+  Bench(cuda::CudaBackend* backend, const Layer& layer, const RopeTable& rope, Case measured)
       : backend_(backend),
-        end_(end),
-        dense_(dense),
-        beyond_(end > kTrainedTokens) {
+        case_(std::move(measured)) {
     constexpr int64_t kBytes = int64_t{kPieceRows} * kHeads * kHeadDim * 2;
-    constexpr int64_t kBlocks = kPieceRows / kQueryBlock;
     q_ = Take(backend->Allocate(MemorySpace::kDevice, kBytes));
     out_ = Take(backend->Allocate(MemorySpace::kDevice, kBytes));
-    coarse_ = Take(backend->Allocate(MemorySpace::kDevice, kBlocks * kCoarseChunks * 4));
-    fine_ = Take(backend->Allocate(MemorySpace::kDevice, kBlocks * kFineChunks * 4));
+    const int32_t rows = case_.policy.query_block;
+    for (int32_t stage = 0; stage < case_.stages(); ++stage) {
+      selected_.push_back(Take(backend->Allocate(
+          MemorySpace::kDevice, int64_t{kPieceRows} / rows * case_.Stage(stage).KeepChunks() * 4)));
+    }
     Check(cudaDeviceSynchronize());
     Fill(q_.data(), q_.bytes());
-    for (int64_t row = 0; row < kPieceRows; row += kQueryBlock) {
-      const int64_t position = end - kPieceRows + row;
+    for (int32_t row = 0; row < kPieceRows; row += rows) {
+      const int64_t position = case_.end - kPieceRows + row;
       blocks_.push_back({.kv = layer.kv,
                          .rope = rope.rows(),
                          .first_position = position,
-                         .first_row = static_cast<int32_t>(row),
-                         .rows = kQueryBlock,
-                         .regions = dense ? Regions{} : SplitRegions(position, 256, 1024, 64)});
+                         .first_row = row,
+                         .rows = rows,
+                         .regions = case_.dense()
+                                        ? Regions{}
+                                        : SplitRegions(position, case_.policy.sink_tokens,
+                                                       case_.layers.window_tokens,
+                                                       case_.layers.MiddleChunkTokens())});
     }
   }
 
   // Median milliseconds of all verbs; `id` not empty: printed, and each verb's.
   double Measure(const std::string& id) {
-    const Verb all_verbs[] = {{"_bounds", [&] { Prune(0); }},
-                              {"_exact", [&] { Prune(1); }},
-                              {"_attend", [&] { Attend(); }}};
-    const std::span<const Verb> verbs = std::span(all_verbs).subspan(dense_ ? 2 : 0);
+    std::vector<Verb> verbs;
+    for (int32_t stage = 0; stage < case_.stages(); ++stage) {
+      verbs.push_back({NameOfStage(stage), [this, stage] { Prune(stage); }});
+    }
+    verbs.push_back({"_attend", [this] { Attend(); }});
     std::vector<std::vector<double>> times(verbs.size() + 1);
     for (int32_t run = 0; run <= kRuns; ++run) {
       double all = 0;
@@ -87,6 +104,14 @@ class Bench {
     std::function<void()> run;
   };
 
+  std::string NameOfStage(int32_t stage) const {
+    switch (case_.Stage(stage).selector) {
+      case Selector::kBounds: return "_bounds";
+      case Selector::kExact: return "_exact";
+      default: return absl::StrCat("_stage", stage);
+    }
+  }
+
   double Time(const std::function<void()>& verb) {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
@@ -107,61 +132,66 @@ class Bench {
     std::printf(
         "{\"id\": \"%s\", \"value\": %.3f, \"unit\": \"ms\", \"shapes\": \"one layer, 32/8 heads, "
         "128 dims, bf16, the last %d rows of %lld tokens, %s\"}\n",
-        id.c_str(), milliseconds, kPieceRows, static_cast<long long>(end_),
-        dense_ ? "dense" : "standard");
+        id.c_str(), milliseconds, kPieceRows, static_cast<long long>(case_.end),
+        case_.name.c_str());
     std::fflush(stdout);
   }
 
-  static int32_t* At(const Buffer& buffer, size_t block, int32_t chunks) {
-    return reinterpret_cast<int32_t*>(buffer.data()) + static_cast<int64_t>(block) * chunks;
+  // The chunks that a stage keeps of a block, and how many.
+  int32_t* SelectedOf(size_t index, int32_t stage) const {
+    return reinterpret_cast<int32_t*>(selected_[static_cast<size_t>(stage)].data()) +
+           static_cast<int64_t>(index) * case_.Stage(stage).KeepChunks();
   }
-
-  // What a stage keeps of a block's chunks.
-  int32_t ChunksOf(size_t index, int32_t chunk_tokens, int32_t keep) const {
-    return static_cast<int32_t>(
-        std::min<int64_t>(keep, blocks_[index].regions.MiddleTokens() / chunk_tokens));
+  int32_t KeptBy(size_t index, int32_t stage) const {
+    int64_t tokens = blocks_[index].regions.MiddleTokens();
+    int64_t kept = 0;
+    for (int32_t at = 0; at <= stage; ++at) {
+      const int64_t chunk = case_.Stage(at).chunk_tokens;
+      kept = std::min<int64_t>(case_.Stage(at).KeepChunks(), tokens / chunk);
+      tokens = kept * chunk;
+    }
+    return static_cast<int32_t>(kept);
+  }
+  RopeRule RuleOf(const RopeChoice& rope) const {
+    return {.style = rope.At(case_.end > kTrainedTokens),
+            .window_tokens = case_.layers.window_tokens,
+            .trained_tokens = kTrainedTokens};
   }
 
   void Prune(int32_t stage) {
     std::vector<PruneBlock> blocks;
     for (size_t index = 0; index < blocks_.size(); ++index) {
-      int32_t* coarse = At(coarse_, index, kCoarseChunks);
-      int32_t* fine = At(fine_, index, kFineChunks);
-      blocks.push_back(
-          {.block = blocks_[index],
-           .rule = {.style = beyond_ ? RopeStyle::kRelative : RopeStyle::kTruePositions,
-                    .window_tokens = 1024,
-                    .trained_tokens = kTrainedTokens},
-           .parents = stage == 0 ? nullptr : coarse,
-           .num_parents = stage == 0 ? 0 : ChunksOf(index, 64, kCoarseChunks),
-           .parent_chunk_tokens = 64,
-           .selected = stage == 0 ? coarse : fine,
-           .num_selected =
-               stage == 0 ? ChunksOf(index, 64, kCoarseChunks) : ChunksOf(index, 8, kFineChunks)});
+      PruneBlock& block = blocks.emplace_back(PruneBlock{.block = blocks_[index],
+                                                         .rule = RuleOf(case_.Stage(stage).rope),
+                                                         .selected = SelectedOf(index, stage),
+                                                         .num_selected = KeptBy(index, stage)});
+      if (stage > 0) {
+        block.parents = SelectedOf(index, stage - 1);
+        block.num_parents = KeptBy(index, stage - 1);
+        block.parent_chunk_tokens = case_.Stage(stage - 1).chunk_tokens;
+      }
     }
     PruneArgs args;
     args.shape = ShapeOfLayer();
-    args.stage.selector = stage == 0 ? Selector::kBounds : Selector::kExact;
-    args.stage.chunk_tokens = stage == 0 ? 64 : 8;
-    args.stage.keep_tokens = stage == 0 ? 8192 : 2048;
-    args.query_stride = 4;
+    args.stage = case_.Stage(stage);
+    args.ranking = case_.policy.ranking;
+    args.query_stride = case_.policy.query_stride;
     args.blocks = blocks;
     args.q = RowsOf(q_, kPieceRows, kHeads);
     Check(backend_->Prune(args));
   }
 
   void Attend() {
+    const int32_t last = case_.stages() - 1;
     std::vector<AttendBlock> blocks;
     for (size_t index = 0; index < blocks_.size(); ++index) {
-      AttendBlock block{
-          .block = blocks_[index],
-          .rule = {.style = beyond_ ? RopeStyle::kStreaming : RopeStyle::kTruePositions,
-                   .window_tokens = 1024,
-                   .trained_tokens = kTrainedTokens},
-          .selected = At(fine_, index, kFineChunks),
-          .num_selected = dense_ ? 0 : kFineChunks,
-          .selected_chunk_tokens = 8};
-      blocks.push_back(block);
+      AttendBlock& block = blocks.emplace_back(AttendBlock{
+          .block = blocks_[index], .rule = RuleOf(case_.policy.AttentionRopeOf(case_.layers))});
+      if (last >= 0) {
+        block.selected = SelectedOf(index, last);
+        block.num_selected = KeptBy(index, last);
+        block.selected_chunk_tokens = case_.Stage(last).chunk_tokens;
+      }
     }
     AttendArgs args;
     args.shape = ShapeOfLayer();
@@ -172,13 +202,10 @@ class Bench {
   }
 
   cuda::CudaBackend* backend_;
-  int64_t end_;
-  bool dense_;
-  bool beyond_;
+  Case case_;
   Buffer q_;
   Buffer out_;
-  Buffer coarse_;
-  Buffer fine_;
+  std::vector<Buffer> selected_;  // by stage: of each block, one behind the other
   std::vector<QueryBlock> blocks_;
 };
 
@@ -192,9 +219,9 @@ void Main(const std::vector<std::string>& only) {
   const auto wanted = [&](const std::string& id) {
     return only.empty() || std::find(only.begin(), only.end(), id) != only.end();
   };
-  const auto measure = [&](const std::string& id, int64_t end, bool dense) {
+  const auto measure = [&](const std::string& id, const Case& measured) {
     if (wanted(id)) {
-      Bench(backend, layer, rope, end, dense).Measure(id);
+      Bench(backend, layer, rope, measured).Measure(id);
     }
   };
   for (const auto& [name, tokens] : {std::pair{"64k", 1 << 16},
@@ -203,14 +230,19 @@ void Main(const std::vector<std::string>& only) {
                                      {"512k", 1 << 19},
                                      {"1m", 1 << 20},
                                      {"2m", 1 << 21}}) {
-    measure(std::string("prefill_32k_at_") + name, tokens, false);
+    measure(std::string("prefill_32k_at_") + name, CaseOf("standard", tokens));
   }
-  measure("dense_prefill_32k_at_128k", 1 << 17, true);
-  measure("dense_prefill_32k_at_1m", 1 << 20, true);
+  measure("dense_prefill_32k_at_128k", CaseOf("dense", 1 << 17));
+  measure("dense_prefill_32k_at_1m", CaseOf("dense", 1 << 20));
+  Case paper = CaseOf("paper-3k", 1 << 20);
+  measure("paper_prefill_32k_at_1m", paper);
+  paper.layers = paper.policy.prefill.early;
+  paper.name += ", its early layers";
+  measure("paper_prefill_32k_at_1m_early", paper);
   if (wanted("prefill_1m_all_layers_s")) {
     double milliseconds = 0;
     for (int64_t end = kPieceRows; end <= int64_t{1} << 20; end += kPieceRows) {
-      milliseconds += Bench(backend, layer, rope, end, false).Measure("");
+      milliseconds += Bench(backend, layer, rope, CaseOf("standard", end)).Measure("");
     }
     std::printf(
         "{\"id\": \"prefill_1m_all_layers_s\", \"value\": %.2f, \"unit\": \"s\", \"shapes\": \"32 "
