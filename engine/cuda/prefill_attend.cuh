@@ -15,12 +15,14 @@ struct TileSight {
   const int32_t* tokens;  // [kTileKeys] in shared memory
   int32_t keys;           // of the tile
   bool all;               // every row sees every key: no need to look
+  int32_t first_row;      // of the tile of queries, in the block
   int32_t first_position;
   int32_t sliding_window_tokens;  // 0: no bound
 };
 
 // The attention of 32 rows of queries, by a warp, of which each four are a group with 128 rows:
-// warp w of a group has rows 64 t + 16 w to 64 t + 16 w + 15, t 0 and 1. With i = lane / 4 and
+// warp w of a group has rows 64 t + 16 w to 64 t + 16 w + 15, t 0 and 1. Half of them, t 0, where
+// warps multiply alone: registers are fewer there. With i = lane / 4 and
 // j = lane % 4 the lane has rows i and i + 8 of these, and of each the dimensions 8 n + 2 j and
 // 8 n + 2 j + 1.
 //
@@ -30,7 +32,7 @@ template <class Element, int32_t kDepth, int32_t kTileRows, bool kSplits>
 struct WarpRows {
   using Queries = Panels<kTileRows, kDepth>;
   using Keys = Panels<kTileKeys, kDepth>;
-  static constexpr int32_t kRowTiles = 2;
+  static constexpr int32_t kRowTiles = kHasWarpgroups ? 2 : 1;
   static constexpr int32_t kKeysAtOnce = kHasWarpgroups ? kTileKeys : 32;  // as registers allow
   static constexpr int32_t kKeyTiles = kKeysAtOnce / 8;
   static constexpr int32_t kDimTiles = kDepth / 8;
@@ -42,14 +44,11 @@ struct WarpRows {
   };
 
   const AttentionShape& shape;
-  int32_t first_row;  // of the tile, in the block
   float max[kRowTiles][2];
   float sum[kRowTiles][2];
   Accumulator acc[kRowTiles][kDimTiles];
 
-  __device__ WarpRows(const AttentionShape& of_call, int32_t first)
-      : shape(of_call),
-        first_row(first) {
+  __device__ explicit WarpRows(const AttentionShape& of_call) : shape(of_call) {
 #pragma unroll
     for (int32_t at = 0; at < 2 * kRowTiles; ++at) {
       max[at / 2][at % 2] = -INFINITY;
@@ -58,7 +57,9 @@ struct WarpRows {
   }
 
   // The first of the warp's group, and of the warp.
-  __device__ static int32_t GroupRow() { return static_cast<int32_t>(threadIdx.x) / 128 * 128; }
+  __device__ static int32_t GroupRow() {
+    return static_cast<int32_t>(threadIdx.x) / 128 * 64 * kRowTiles;
+  }
   __device__ static int32_t WarpRow() {
     return GroupRow() + static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16;
   }
@@ -69,8 +70,8 @@ struct WarpRows {
   }
 
   // A tile of keys: Begin() asks for products, End() takes them and asks for others, which are
-  // there after Finish(): between these calls is time for other work. Products of one half of the
-  // rows run beside the exponentials of the other, where registers are for both.
+  // there after Finish(). Products of one half of the rows run beside the exponentials of the
+  // other, where registers are for both.
   __device__ void Begin(Queries* queries, Keys* keys, Scores (&scores)[kRowTiles]) const {
     if constexpr (kHasWarpgroups && !kSplits) {
       BeginProducts();
@@ -78,12 +79,17 @@ struct WarpRows {
       ScoreByGroup(1, queries, keys, scores[1]);
     }
   }
+  // await_values() before values are looked at, keys_done() when keys no longer are.
+  template <class AwaitValues, class KeysDone>
   __device__ void End(const TileSight& sight,
                       Queries* queries,
                       Keys* keys,
                       Keys* values,
+                      const AwaitValues& await_values,
+                      const KeysDone& keys_done,
                       Scores (&scores)[kRowTiles]) {
     if constexpr (!kHasWarpgroups) {
+      await_values();
 #pragma unroll
       for (int32_t tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll 1
@@ -93,7 +99,9 @@ struct WarpRows {
           AddValues(scores[0], key, values, acc[tile]);
         }
       }
+      keys_done();
     } else if constexpr (kSplits) {
+      await_values();
 #pragma unroll
       for (int32_t tile = 0; tile < kRowTiles; ++tile) {
         BeginProducts();
@@ -103,11 +111,14 @@ struct WarpRows {
         AddValuesByGroup(scores[0], values, acc[tile]);
         WaitProducts<0>();
       }
+      keys_done();
     } else {
       WaitProducts<1>();
       Softmax(sight, 0, 0, scores[0]);
+      await_values();
       AddValuesByGroup(scores[0], values, acc[0]);
       WaitProducts<1>();
+      keys_done();
       Softmax(sight, 1, 0, scores[1]);
       AddValuesByGroup(scores[1], values, acc[1]);
     }
@@ -122,10 +133,11 @@ struct WarpRows {
   __device__ void ScoreByGroup(int32_t tile, Queries* queries, Keys* keys, Scores& scores) const {
     const uint64_t left = MatrixAt(&queries->chunks[0][GroupRow() + 64 * tile][0], 16);
     const uint64_t right = MatrixAt(&keys->chunks[0][0][0], 16);
+    MultiplyFirst(Columns<kTileKeys>{}, Element{}, left, right, scores);
 #pragma unroll
-    for (int32_t chunk = 0; chunk < kDepth / 8; chunk += 2) {
+    for (int32_t chunk = 2; chunk < kDepth / 8; chunk += 2) {
       MultiplyShared(Columns<kTileKeys>{}, Element{}, left + ChunksOn<Queries>(chunk),
-                     right + ChunksOn<Keys>(chunk), chunk, scores);
+                     right + ChunksOn<Keys>(chunk), 1, scores);
     }
     CommitProducts();
   }
@@ -194,15 +206,19 @@ struct WarpRows {
                             Accumulator* sums) const {
     const Fragments<Keys, Side::kRightTransposed> right_of(values, first_key);
 #pragma unroll
-    for (int32_t at = 0; at < (kSplits ? 2 : 1) * kKeySteps; ++at) {
-      const int32_t step = at % kKeySteps;
+    for (int32_t step = 0; step < kKeySteps; ++step) {
       const Probabilities probabilities = Rounded(scores, step);
-      const uint32_t* p = at < kKeySteps ? probabilities.high : probabilities.low;
+      const uint32_t* high = probabilities.high;
+      const uint32_t* low = probabilities.low;
 #pragma unroll
       for (int32_t chunk = 0; chunk < kDepth / 8; chunk += 2) {
         const uint4 r = right_of.Load(16 * step, chunk);
-        Multiply<Element>(p[0], p[1], p[2], p[3], r.x, r.y, &sums[chunk]);
-        Multiply<Element>(p[0], p[1], p[2], p[3], r.z, r.w, &sums[chunk + 1]);
+        Multiply<Element>(high[0], high[1], high[2], high[3], r.x, r.y, &sums[chunk]);
+        Multiply<Element>(high[0], high[1], high[2], high[3], r.z, r.w, &sums[chunk + 1]);
+        if constexpr (kSplits) {
+          Multiply<Element>(low[0], low[1], low[2], low[3], r.x, r.y, &sums[chunk]);
+          Multiply<Element>(low[0], low[1], low[2], low[3], r.z, r.w, &sums[chunk + 1]);
+        }
       }
     }
   }
@@ -262,7 +278,7 @@ struct WarpRows {
                        int32_t first_key,
                        Scores& scores) const {
     const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-    const int32_t row = first_row + WarpRow() + 64 * tile + lane / 4;
+    const int32_t row = sight.first_row + WarpRow() + 64 * tile + lane / 4;
     const int32_t positions[2] = {row / shape.GroupSize(), (row + 8) / shape.GroupSize()};
 #pragma unroll
     for (int32_t at = 0; at < 2 * kKeyTiles; ++at) {

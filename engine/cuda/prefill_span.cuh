@@ -197,7 +197,7 @@ struct SpanScores {
   __device__ void Turn(int32_t stage) const {
     if constexpr (K::kTurns) {
       TurnPanels<Element, K::kThreads>(shared.prune.get()->block.rope,
-                                       shared.ids[stage / K::kStagesOfTile % 4],
+                                       shared.ids[stage / K::kStagesOfTile % 4], thread,
                                        &shared.rows[stage % K::kStages]);
       FenceForProducts();
       __syncthreads();

@@ -31,6 +31,46 @@ __device__ inline void NamedBarrier(int32_t index) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "n"(kThreads) : "memory");
 }
 
+// A place in shared memory where some threads tell others that they are done, over and over: each
+// `arrivals` times TellDone() begin the next phase.
+struct PhaseBarrier {
+  uint64_t state;
+};
+// By one thread, before a barrier of the block's.
+__device__ inline void InitPhases(PhaseBarrier* barrier, int32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(barrier))),
+               "r"(arrivals)
+               : "memory");
+}
+__device__ inline void TellDone(PhaseBarrier* barrier) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+}
+// Until phase number `phase` is over; it must be the current one or the one before.
+__device__ inline void AwaitPhase(PhaseBarrier* barrier, int32_t phase) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  uint32_t over = 0;
+  while (over == 0) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
+        "p;\n}"
+        : "=r"(over)
+        : "r"(address), "r"(phase & 1)
+        : "memory");
+#else
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
+        "p;\n}"
+        : "=r"(over)
+        : "r"(address), "r"(phase & 1)
+        : "memory");
+#endif
+  }
+}
+
 // 16 bytes to an address of shared memory, past the registers. Done when a WaitAsync() says so, for
 // the thread that asked; for the others of its warp, a __syncwarp() later.
 __device__ inline void CopyAsync(uint32_t to, const void* from) {

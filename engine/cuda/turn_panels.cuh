@@ -26,15 +26,19 @@ __device__ inline FourTurns FourTurnsAt(const RopeRows& rope, uint32_t id, uint3
 // Turns rows in place, all their dimensions, and rounds them to Element, by kThreads threads: each
 // has the same four pairs of every so many rows, which are swapped alike.
 //
-//   ids  [rows] in shared memory
+//   ids     [rows] in shared memory
+//   thread  of the kThreads
 template <class Element, int32_t kThreads, int32_t kRows, int32_t kDepth>
-__device__ void TurnPanels(const RopeRows& rope, const int32_t* ids, Panels<kRows, kDepth>* rows) {
+__device__ void TurnPanels(const RopeRows& rope,
+                           const int32_t* ids,
+                           int32_t thread,
+                           Panels<kRows, kDepth>* rows) {
   constexpr int32_t kFours = kDepth / 8;
   constexpr int32_t kRowStep = kThreads / kFours;
   constexpr int32_t kSteps = kRows / kRowStep;
   static_assert(kRowStep % 8 == 0 && kSteps * kRowStep == kRows);
-  const int32_t four = static_cast<int32_t>(threadIdx.x) % kFours;
-  const int32_t row = static_cast<int32_t>(threadIdx.x) / kFours;
+  const int32_t four = thread % kFours;
+  const int32_t row = thread / kFours;
   constexpr int32_t kNext = kRowStep * 16;  // words of four elements between the rows of a thread
   const auto angles = [&](int32_t step) {
     return FourTurnsAt(rope, static_cast<uint32_t>(ids[row + step * kRowStep]),

@@ -35,6 +35,20 @@ __device__ inline void WaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
+// The four warps take registers that others leave, or leave some: kRegisters each thread has then.
+template <int32_t kRegisters>
+__device__ inline void TakeRegisters() {
+  if constexpr (kHasWarpgroups) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  }
+}
+template <int32_t kRegisters>
+__device__ inline void LeaveRegisters() {
+  if constexpr (kHasWarpgroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  }
+}
+
 // Where a matrix lies, in 128-byte swizzled panels (the bits that PTX defines, of which the lowest
 // count 16 bytes). `next_panel`: bytes
 // between panels of 64 elements, which matters where these are columns.
@@ -198,6 +212,62 @@ __device__ inline void MultiplyRows(Columns<128>,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+#define LONGSHORE_NEW(n) \
+  "=f"(sums[n].c[0]), "=f"(sums[n].c[1]), "=f"(sums[n].c[2]), "=f"(sums[n].c[3])
+// sums = A B, as MultiplyShared(): whatever they were is not needed any more.
+__device__ inline void MultiplyFirst(Columns<64>, Bf16, uint64_t a, uint64_t b, Accumulator* sums) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, "
+      "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+      "%25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;\n}\n"
+      : LONGSHORE_NEW(0), LONGSHORE_NEW(1), LONGSHORE_NEW(2), LONGSHORE_NEW(3), LONGSHORE_NEW(4),
+        LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7)
+      : "l"(a), "l"(b));
+}
+__device__ inline void MultiplyFirst(Columns<64>, F16, uint64_t a, uint64_t b, Accumulator* sums) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, "
+      "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+      "%26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;\n}\n"
+      : LONGSHORE_NEW(0), LONGSHORE_NEW(1), LONGSHORE_NEW(2), LONGSHORE_NEW(3), LONGSHORE_NEW(4),
+        LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7)
+      : "l"(a), "l"(b));
+}
+__device__ inline void MultiplyFirst(Columns<128>,
+                                     Bf16,
+                                     uint64_t a,
+                                     uint64_t b,
+                                     Accumulator* sums) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, "
+      "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+      "%59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 0;\n}\n"
+      : LONGSHORE_NEW(0), LONGSHORE_NEW(1), LONGSHORE_NEW(2), LONGSHORE_NEW(3), LONGSHORE_NEW(4),
+        LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7), LONGSHORE_NEW(8), LONGSHORE_NEW(9),
+        LONGSHORE_NEW(10), LONGSHORE_NEW(11), LONGSHORE_NEW(12), LONGSHORE_NEW(13),
+        LONGSHORE_NEW(14), LONGSHORE_NEW(15)
+      : "l"(a), "l"(b));
+}
+__device__ inline void MultiplyFirst(Columns<128>, F16, uint64_t a, uint64_t b, Accumulator* sums) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, "
+      "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+      "%59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 0;\n}\n"
+      : LONGSHORE_NEW(0), LONGSHORE_NEW(1), LONGSHORE_NEW(2), LONGSHORE_NEW(3), LONGSHORE_NEW(4),
+        LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7), LONGSHORE_NEW(8), LONGSHORE_NEW(9),
+        LONGSHORE_NEW(10), LONGSHORE_NEW(11), LONGSHORE_NEW(12), LONGSHORE_NEW(13),
+        LONGSHORE_NEW(14), LONGSHORE_NEW(15)
+      : "l"(a), "l"(b));
+}
+#undef LONGSHORE_NEW
 #undef LONGSHORE_FOUR
 
 }  // namespace longshore::cuda

@@ -71,6 +71,7 @@ struct Thread {
   Warp* warp = nullptr;
   const uint64_t* waits_for = nullptr;  // to pass `meeting`
   uint64_t meeting = 0;
+  std::function<bool()> ready;           // where it waits for something else
   std::deque<std::vector<Copy>> copies;  // the last group is still open
   bool done = false;
 };
@@ -100,7 +101,8 @@ void WaitUntilPast(const uint64_t* meetings, uint64_t meeting) {
 }
 
 bool IsReady(const Thread& thread) {
-  return !thread.done && (thread.waits_for == nullptr || *thread.waits_for > thread.meeting);
+  return !thread.done && (thread.waits_for == nullptr || *thread.waits_for > thread.meeting) &&
+         (thread.ready == nullptr || thread.ready());
 }
 
 void EndMeeting(Warp* warp) {
@@ -177,6 +179,7 @@ void RunThreads(std::mt19937* random) {
       }
       any = true;
       thread.waits_for = nullptr;
+      thread.ready = nullptr;
       current = &thread;
       threadIdx.x = thread.index;
       thread.fiber = std::move(thread.fiber).resume();
@@ -272,12 +275,24 @@ int32_t MeetBlock(int32_t index, int32_t count, int32_t value) {
   return barrier.result[meeting % 2];
 }
 
+void WaitUntil(const std::function<bool()>& ready) {
+  if (!ready()) {
+    current->ready = ready;
+    scheduler = std::move(scheduler).resume();
+  }
+}
+
 void SendCopy(uint32_t to, const void* from) {
   SharedAt(to, 16);
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
     Fail("a copy from an address that is no multiple of 16");
   }
-  current->copies.back().push_back({to, from});
+  static std::mt19937 random(20261202);
+  if (random() % 2 == 0) {  // some arrive at once
+    std::memcpy(SharedAt(to, 16), from, 16);
+  } else {
+    current->copies.back().push_back({to, from});
+  }
 }
 
 void CommitCopies() { current->copies.emplace_back(); }

@@ -12,8 +12,8 @@
 
 // Runs kernels on the CPU. Thread blocks run one after the other, their threads as fibers in a
 // shuffled order, each until it waits for others. So a kernel computes what it does on a GPU, and a
-// missing barrier shows: a thread sees what was not written yet, or shared memory's poison. Copies
-// past the registers are done when they are waited for, and no earlier.
+// missing barrier shows: a thread sees what was not written yet, or shared memory's poison. Of the
+// copies past the registers some are done at once, the others not before they are waited for.
 
 /// Where the running thread is, by CUDA's names.
 // NOLINTBEGIN(readability-identifier-naming)
@@ -59,6 +59,9 @@ WarpBytes& MeetWarp(const char* what,
 /// Until `count` threads of the block have come to barrier `index`; 0: all that still run. Returns
 /// the sum of what they gave.
 int32_t MeetBlock(int32_t index, int32_t count, int32_t value);
+
+/// Until `ready` says so.
+void WaitUntil(const std::function<bool()>& ready);
 
 /// Copies past the registers.
 void SendCopy(uint32_t to, const void* from);

@@ -17,6 +17,36 @@ void NamedBarrier(int32_t index) {
   emulator::MeetBlock(1 + index, kThreads, 0);
 }
 
+struct PhaseBarrier {
+  uint64_t state;
+};
+struct EmulatedPhases {
+  uint16_t arrivals;
+  uint16_t left;
+  uint32_t phase;
+};
+inline void InitPhases(PhaseBarrier* barrier, int32_t arrivals) {
+  const auto count = static_cast<uint16_t>(arrivals);
+  const EmulatedPhases phases{count, count, 0};
+  std::memcpy(barrier, &phases, sizeof(phases));
+}
+inline void TellDone(PhaseBarrier* barrier) {
+  EmulatedPhases phases;
+  std::memcpy(&phases, barrier, sizeof(phases));
+  if (--phases.left == 0) {
+    phases.left = phases.arrivals;
+    ++phases.phase;
+  }
+  std::memcpy(barrier, &phases, sizeof(phases));
+}
+inline void AwaitPhase(PhaseBarrier* barrier, int32_t phase) {
+  emulator::WaitUntil([barrier, phase] {
+    EmulatedPhases phases;
+    std::memcpy(&phases, barrier, sizeof(phases));
+    return ((phases.phase ^ static_cast<uint32_t>(phase)) & 1) != 0;
+  });
+}
+
 inline void CopyAsync(uint32_t to, const void* from) { emulator::SendCopy(to, from); }
 inline void CopyAsync(void* to, const void* from) { CopyAsync(emulator::SharedAddress(to), from); }
 inline void CommitAsync() { emulator::CommitCopies(); }

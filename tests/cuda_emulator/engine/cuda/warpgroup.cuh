@@ -23,6 +23,11 @@ inline void CommitProducts() {}
 template <int32_t kLeft>
 void WaitProducts() {}
 
+template <int32_t kRegisters>
+void TakeRegisters() {}
+template <int32_t kRegisters>
+void LeaveRegisters() {}
+
 // As the hardware has it.
 inline uint64_t MatrixAt(const void* from, uint32_t next_panel) {
   return emulator::SharedAddress(from) / 16 | uint64_t{next_panel / 16} << 16;
@@ -99,6 +104,15 @@ void MultiplyShared(Columns<kColumns>,
   const int32_t row = 16 * warp + emulator::Lane() / 4;
   AddProducts<kColumns>([&](int32_t half, int32_t k) { return left.At(row + 8 * half, k); },
                         [&](int32_t column, int32_t k) { return right.At(column, k); }, sums);
+}
+
+template <int32_t kColumns, class Element>
+void MultiplyFirst(Columns<kColumns> columns,
+                   Element of,
+                   uint64_t a,
+                   uint64_t b,
+                   Accumulator* sums) {
+  MultiplyShared(columns, of, a, b, 0, sums);
 }
 
 template <int32_t kColumns, class Element>
