@@ -90,7 +90,7 @@ for step in $steps; do
       check racecheck sanitize racecheck 'Storage*cuda*'
       ;;
     benchmarks)
-      for bench in cuda_decode_bench cuda_prefill_bench; do
+      for bench in cuda_decode_bench cuda_prefill_bench cuda_token_bench; do
         check "$bench" measure "$bench" ".gpu/bin/$bench"
       done
       ;;

@@ -6,8 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-programs=(tests/conformance_test tests/engine_test tests/cuda_decode_bench tests/cuda_prefill_bench service/longshored
-  client/cpp/longshorectl)
+programs=(tests/conformance_test tests/engine_test tests/cuda_decode_bench tests/cuda_prefill_bench tests/cuda_token_bench
+  service/longshored client/cpp/longshorectl)
 
 cmake --preset cuda "-DCMAKE_CUDA_ARCHITECTURES=${1:-90a}" -DLONGSHORE_CLIENT=ON -DLONGSHORE_TESTS=ON \
   -DLONGSHORE_BENCH=ON >/dev/null

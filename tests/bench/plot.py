@@ -29,7 +29,7 @@ from record import RESULTS, latest
 
 TABLES = [
     *("passkey.jsonl", "perplexity.jsonl", "cpu_decode.jsonl", "quickstart.jsonl"),
-    *("service.jsonl", "cuda_decode.jsonl", "cuda_prefill.jsonl", "cuda_dense.jsonl"),
+    *("service.jsonl", "cuda_decode.jsonl", "cuda_prefill.jsonl", "cuda_token.jsonl", "cuda_dense.jsonl"),
 ]
 # A policy keeps its place and colour in every figure. Others come after these, in grey.
 COLOURS = {"standard": "#1b6ca8", "streaming": "#d1782b", "dense": "#4d4d4d"}

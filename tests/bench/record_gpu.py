@@ -11,7 +11,12 @@ from pathlib import Path
 
 import record
 
-FILES = {"cuda_decode_bench": "cuda_decode", "cuda_prefill_bench": "cuda_prefill", "sdpa": "cuda_dense"}
+FILES = {
+    "cuda_decode_bench": "cuda_decode",
+    "cuda_prefill_bench": "cuda_prefill",
+    "cuda_token_bench": "cuda_token",
+    "sdpa": "cuda_dense",
+}
 
 
 def main() -> None:
