@@ -57,7 +57,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
                   .device_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
   const DeviceTraits device{.shared_bytes =
                                 static_cast<int32_t>(properties.sharedMemPerBlockOptin)};
-  return std::unique_ptr<Backend>(new CudaBackend(std::move(info), device, stream));
+  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(std::move(info), device, stream));
+  RETURN_IF_ERROR(backend->transfers_.Create());
+  return backend;
 }
 
 CudaBackend::CudaBackend(DeviceInfo info, const DeviceTraits& device, cudaStream_t stream)

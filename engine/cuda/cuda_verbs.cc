@@ -134,8 +134,9 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
   ASSIGN_OR_RETURN(launch.items, Describe(args.items, true, launch.few_items, &transfers_));
   ASSIGN_OR_RETURN(launch.parts,
                    Describe(std::span<const PagePart>(parts), true, launch.few_parts, &transfers_));
-  ASSIGN_OR_RETURN(launch.k, transfers_.Input(args.k));
-  ASSIGN_OR_RETURN(launch.v, transfers_.Input(args.v));
+  ASSIGN_OR_RETURN(launch.k, transfers_.InputOnce(args.k));
+  ASSIGN_OR_RETURN(launch.v, transfers_.InputOnce(args.v));
+  ASSIGN_OR_RETURN(launch.queries, transfers_.Bring(args.q));
   LaunchAppend(launch, stream_);
   return LaunchStatus("appending");
 }

@@ -9,14 +9,36 @@
 namespace longshore::cuda {
 namespace {
 
-// Small things go through memory that the device reads by itself, so that nothing waits; large ones
-// are staged by the driver while we wait for it.
+// Memory that the device reads and writes by itself. A call has at least half of it to itself.
 constexpr int64_t kPinnedBytes = int64_t{16} << 20;
-constexpr int64_t kLargeBytes = int64_t{1} << 20;
+// What is larger is copied, by the driver's own staging while we wait for it.
+constexpr int64_t kSmallBytes = int64_t{1} << 20;
+constexpr int64_t kAlignment = 64;
+
+// What stands for `tensor` at `data`.
+TensorRef At(const TensorRef& tensor, MemorySpace space, std::byte* data) {
+  TensorRef copy = tensor;
+  copy.space = space;
+  copy.data = data;
+  return copy;
+}
+
+bool IsThere(const TensorRef& tensor) {
+  return tensor.space != MemorySpace::kHost || tensor.data == nullptr;
+}
 
 }  // namespace
 
 HostTransfers::~HostTransfers() { cudaFreeHost(pinned_); }
+
+absl::Status HostTransfers::Create() {
+  void* data = nullptr;
+  RETURN_IF_ERROR(
+      AllocationStatus(cudaHostAlloc(&data, static_cast<size_t>(kPinnedBytes), cudaHostAllocMapped),
+                       kPinnedBytes, "host memory"));
+  pinned_ = static_cast<std::byte*>(data);
+  return absl::OkStatus();
+}
 
 const HostTransfers::Place* HostTransfers::Find(const std::vector<Place>& places,
                                                 const void* host) {
@@ -26,65 +48,88 @@ const HostTransfers::Place* HostTransfers::Find(const std::vector<Place>& places
 }
 
 absl::StatusOr<std::byte*> HostTransfers::TakePinned(int64_t bytes) {
-  if (pinned_ == nullptr) {
-    void* data = nullptr;
-    RETURN_IF_ERROR(AllocationStatus(
-        cudaHostAlloc(&data, static_cast<size_t>(kPinnedBytes), cudaHostAllocDefault), kPinnedBytes,
-        "host memory"));
-    pinned_ = static_cast<std::byte*>(data);
+  if (!in_call_) {
+    in_call_ = true;
+    if (pinned_used_ > kPinnedBytes / 2) {
+      RETURN_IF_ERROR(Finish());  // earlier calls may still read and write what they took
+    }
   }
-  bytes = RoundUp(bytes, 64);
-  if (bytes > kPinnedBytes - pinned_used_) {
-    RETURN_IF_ERROR(Finish());  // the device may still read or write what was taken before
+  bytes = RoundUp(bytes, kAlignment);
+  if (bytes > kSmallBytes || bytes > kPinnedBytes - pinned_used_) {
+    return nullptr;
   }
   std::byte* taken = pinned_ + pinned_used_;
   pinned_used_ += bytes;
   return taken;
 }
 
+absl::StatusOr<std::byte*> HostTransfers::TakeStaged(const void* from, int64_t bytes) {
+  ASSIGN_OR_RETURN(std::byte * pinned, TakePinned(bytes));
+  if (pinned != nullptr) {
+    std::memcpy(pinned, from, static_cast<size_t>(bytes));
+  }
+  return pinned;
+}
+
 absl::StatusOr<std::byte*> HostTransfers::Upload(const void* from, int64_t bytes) {
   ASSIGN_OR_RETURN(std::byte * to, arena_->Take(bytes));
-  if (bytes <= kLargeBytes) {
-    ASSIGN_OR_RETURN(std::byte * pinned, TakePinned(bytes));
-    std::memcpy(pinned, from, static_cast<size_t>(bytes));
-    from = pinned;
-  }
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
-      "copying to the device"));
+  ASSIGN_OR_RETURN(const std::byte* staged, TakeStaged(from, bytes));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(to, staged != nullptr ? staged : from, static_cast<size_t>(bytes),
+                                 cudaMemcpyHostToDevice, stream_),
+                 "copying to the device"));
   return to;
 }
 
 absl::StatusOr<TensorRef> HostTransfers::Input(const TensorRef& tensor) {
-  if (tensor.space != MemorySpace::kHost || tensor.data == nullptr) {
+  if (IsThere(tensor)) {
     return tensor;
   }
-  TensorRef copy = tensor;
-  copy.space = MemorySpace::kDevice;
   if (const Place* place = Find(inputs_, tensor.data); place != nullptr) {
-    copy.data = place->device;
-    return copy;
+    return At(tensor, MemorySpace::kDevice, place->data);
   }
   ASSIGN_OR_RETURN(std::byte * device, Upload(tensor.data, tensor.Bytes()));
-  inputs_.push_back({.host = tensor.data, .device = device, .bytes = tensor.Bytes()});
-  copy.data = device;
-  return copy;
+  inputs_.push_back({.host = tensor.data, .data = device, .bytes = tensor.Bytes()});
+  return At(tensor, MemorySpace::kDevice, device);
+}
+
+absl::StatusOr<TensorRef> HostTransfers::InputOnce(const TensorRef& tensor) {
+  if (IsThere(tensor) || Find(inputs_, tensor.data) != nullptr) {
+    return Input(tensor);
+  }
+  ASSIGN_OR_RETURN(std::byte * pinned, TakeStaged(tensor.data, tensor.Bytes()));
+  return pinned != nullptr ? At(tensor, MemorySpace::kHostMapped, pinned) : Input(tensor);
+}
+
+absl::StatusOr<Waiting> HostTransfers::Bring(const TensorRef& tensor) {
+  if (IsThere(tensor) || Find(inputs_, tensor.data) != nullptr) {
+    return Waiting{};
+  }
+  const int64_t bytes = tensor.Bytes();
+  ASSIGN_OR_RETURN(const std::byte* pinned, TakeStaged(tensor.data, bytes));
+  if (pinned == nullptr) {
+    return Waiting{};
+  }
+  ASSIGN_OR_RETURN(std::byte * device, arena_->Take(bytes));
+  inputs_.push_back({.host = tensor.data, .data = device, .bytes = bytes});
+  return Waiting{.from = pinned, .to = device, .bytes = RoundUp(bytes, 16)};
 }
 
 absl::StatusOr<TensorRef> HostTransfers::Output(const TensorRef& tensor) {
-  if (tensor.space != MemorySpace::kHost || tensor.data == nullptr) {
+  if (IsThere(tensor)) {
     return tensor;
   }
-  TensorRef place = tensor;
-  place.space = MemorySpace::kDevice;
   if (const Place* known = Find(outputs_, tensor.data); known != nullptr) {
-    place.data = known->device;
-    return place;
+    return At(tensor, MemorySpace::kDevice, known->data);
   }
-  ASSIGN_OR_RETURN(std::byte * device, arena_->Take(tensor.Bytes()));
-  outputs_.push_back({.host = tensor.data, .device = device, .bytes = tensor.Bytes()});
-  place.data = device;
-  return place;
+  const int64_t bytes = tensor.Bytes();
+  ASSIGN_OR_RETURN(std::byte * data, TakePinned(bytes));
+  const bool pinned = data != nullptr;
+  if (!pinned) {
+    ASSIGN_OR_RETURN(data, arena_->Take(bytes));
+  }
+  outputs_.push_back({.host = tensor.data, .data = data, .bytes = bytes, .pinned = pinned});
+  return At(tensor, MemorySpace::kDevice, data);
 }
 
 void HostTransfers::Written(const TensorRef& tensor, int64_t begin, int64_t end) {
@@ -92,33 +137,35 @@ void HostTransfers::Written(const TensorRef& tensor, int64_t begin, int64_t end)
   if (place == nullptr) {
     return;  // the device wrote to the tensor itself
   }
-  auto* host = static_cast<std::byte*>(tensor.data) + begin;
-  const std::byte* from = place->device + begin;
-  if (!written_.empty() && written_.back().from + written_.back().bytes == from &&
-      written_.back().host + written_.back().bytes == host) {
-    written_.back().bytes += end - begin;
-    return;
+  const Range range{.host = static_cast<std::byte*>(tensor.data) + begin,
+                    .from = place->data + begin,
+                    .bytes = end - begin,
+                    .pinned = place->pinned};
+  for (Range& known : written_) {
+    if (known.host + known.bytes == range.host && known.from + known.bytes == range.from) {
+      known.bytes += range.bytes;
+      return;
+    }
   }
-  written_.push_back({.host = host, .from = from, .bytes = end - begin});
+  written_.push_back(range);
 }
 
 absl::Status HostTransfers::EndCall() {
   for (const Range& range : written_) {
-    std::byte* to = range.host;
-    if (range.bytes <= kLargeBytes) {
-      ASSIGN_OR_RETURN(to, TakePinned(range.bytes));
+    if (range.pinned) {
+      returning_.push_back(range);
+      continue;
     }
-    RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(to, range.from, static_cast<size_t>(range.bytes),
-                                               cudaMemcpyDeviceToHost, stream_),
-                               "copying from the device"));
-    if (to != range.host) {
-      returning_.push_back({.host = range.host, .from = to, .bytes = range.bytes});
-    }
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(range.host, range.from, static_cast<size_t>(range.bytes),
+                                   cudaMemcpyDeviceToHost, stream_),
+                   "copying from the device"));
   }
   written_.clear();
   inputs_.clear();
   outputs_.clear();
   arena_->Reset();
+  in_call_ = false;
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <cuda_runtime_api.h>
@@ -9,6 +10,13 @@
 
 // What the host enqueues. Every pointer is to device memory; errors show in cudaGetLastError().
 namespace longshore::cuda {
+
+/// Bytes that wait in host memory for a kernel to bring them to the device.
+struct Waiting {
+  const std::byte* from = nullptr;  ///< in memory that the device reads
+  std::byte* to = nullptr;          ///< on the device
+  int64_t bytes = 0;                ///< a multiple of 16; 0: nothing waits
+};
 
 /// New tokens [token, token + rows) of one page.
 struct PagePart {
@@ -28,8 +36,9 @@ struct AppendLaunch {
   AppendItem few_items[kFewBlocks] = {};
   PagePart few_parts[kFewBlocks] = {};
   int32_t num_parts = 0;
-  TensorRef k;  ///< [rows, num_kv_heads, head_dim]
-  TensorRef v;  ///< [rows, num_kv_heads, head_dim]
+  TensorRef k;      ///< [rows, num_kv_heads, head_dim]; read once, so it may be in host memory
+  TensorRef v;      ///< the same
+  Waiting queries;  ///< [rows, num_heads, head_dim], for the launches that follow
 
   HD const PagePart& Part(uint32_t index) const {
     return parts != nullptr ? parts[index] : few_parts[index];
@@ -39,6 +48,7 @@ struct AppendLaunch {
   }
 };
 /// Keys and values to their pages, converted to kv_dtype; then the summaries of pages that fill.
+/// And the call's queries to the device.
 void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream);
 
 struct PruneLaunch {
