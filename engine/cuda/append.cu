@@ -1,6 +1,6 @@
 #include "engine/core/block.h"
-#include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rotate.cuh"
 
 namespace longshore::cuda {
@@ -137,7 +137,7 @@ void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(launch.num_parts),
                   static_cast<uint32_t>(launch.shape.num_kv_heads));
   WithElement(launch.shape.kv_dtype, [&](auto element) {
-    LaunchChained(AppendRows<decltype(element)>, {grid, kThreads}, launch, stream);
+    LaunchChained<AppendRows<decltype(element)>>({grid, kThreads}, stream, launch);
   });
 }
 

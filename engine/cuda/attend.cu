@@ -1,6 +1,7 @@
 #include "engine/cuda/block_reduce.cuh"
 #include "engine/cuda/dot_tile.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rotate.cuh"
 #include "engine/cuda/scale.cuh"
 
@@ -228,11 +229,11 @@ void LaunchOfRows(const AttendLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(tiles), static_cast<uint32_t>(launch.shape.num_kv_heads),
                   static_cast<uint32_t>(launch.num_blocks));
   if (launch.shape.head_dim <= 64) {
-    AttendSplits<Element, kRows, 64><<<grid, kThreads, 0, stream>>>(launch);
+    LaunchKernel<AttendSplits<Element, kRows, 64>>({grid, kThreads}, stream, launch);
   } else if (launch.shape.head_dim <= 128) {
-    AttendSplits<Element, kRows, 128><<<grid, kThreads, 0, stream>>>(launch);
+    LaunchKernel<AttendSplits<Element, kRows, 128>>({grid, kThreads}, stream, launch);
   } else {
-    AttendSplits<Element, kRows, 256><<<grid, kThreads, 0, stream>>>(launch);
+    LaunchKernel<AttendSplits<Element, kRows, 256>>({grid, kThreads}, stream, launch);
   }
 }
 

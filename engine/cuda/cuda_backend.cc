@@ -7,12 +7,15 @@
 #include "engine/core/error.h"
 #include "engine/core/math.h"
 #include "engine/cuda/cuda_status.h"
+#include "engine/cuda/kernel_list.h"
 
 namespace longshore::cuda {
 namespace {
 
-// Inputs, outputs and descriptions of calls.
-constexpr int64_t kArenaPieceBytes = int64_t{256} << 20;
+// Inputs, outputs and descriptions of calls: those of 32K rows of 8B shapes fit together.
+constexpr int64_t kArenaPieceBytes = int64_t{768} << 20;
+// Of decode launches: more blocks than fit a call of 8B shapes.
+constexpr int64_t kCounters = int64_t{1} << 20;
 
 absl::Status NoDevice(absl::string_view why) {
   return MakeError(absl::StatusCode::kFailedPrecondition,
@@ -58,8 +61,20 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
   const DeviceTraits device{.shared_bytes =
                                 static_cast<int32_t>(properties.sharedMemPerBlockOptin)};
   auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(std::move(info), device, stream));
-  RETURN_IF_ERROR(backend->transfers_.Create());
+  if (const absl::Status status = LoadKernels(device.shared_bytes); !status.ok()) {
+    return NoDevice(status.message());  // made for other devices
+  }
+  RETURN_IF_ERROR(backend->TakeMemory());
   return backend;
+}
+
+absl::Status CudaBackend::TakeMemory() {
+  RETURN_IF_ERROR(transfers_.Create());
+  RETURN_IF_ERROR(arena_.Take(kArenaPieceBytes).status());
+  arena_.Reset();
+  RETURN_IF_ERROR(ReserveWorkspace(0));
+  RETURN_IF_ERROR(Counters(kCounters).status());
+  return CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device");
 }
 
 CudaBackend::CudaBackend(DeviceInfo info, const DeviceTraits& device, cudaStream_t stream)

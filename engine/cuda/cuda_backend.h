@@ -17,7 +17,9 @@ namespace longshore::cuda {
 /// in host memory or on the device. Results do not depend on a block's neighbours in a call.
 class CudaBackend final : public Backend {
  public:
-  /// FailedPrecondition with reason NO_DEVICE where there is no GPU that this build runs on.
+  /// With all kernels loaded, and all memory that calls work in, but for what is named at
+  /// TakeMemory(). FailedPrecondition with reason NO_DEVICE where there is no GPU that this build
+  /// runs on; ResourceExhausted names the bytes.
   static absl::StatusOr<std::unique_ptr<Backend>> Create();
   ~CudaBackend() override;
 
@@ -45,6 +47,11 @@ class CudaBackend final : public Backend {
     TensorRef log_sum_exp;
   };
 
+  // What calls work in. Grows later, once, where a call is larger than any of 8B shapes with the
+  // default limits: tensors of more than 768 MiB (by a piece of the arena), one query block whose
+  // scores take more than 1.5 GiB (the workspace), more than 1M pairs of a decode block and a KV
+  // head (the counters).
+  absl::Status TakeMemory();
   absl::Status ReserveWorkspace(int64_t floats);
   // `count` zeros, which launches leave behind as zeros.
   absl::StatusOr<int32_t*> Counters(int64_t count);

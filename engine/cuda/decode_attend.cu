@@ -1,7 +1,7 @@
-#include "engine/cuda/chain.cuh"
 #include "engine/cuda/decode_merge.cuh"
 #include "engine/cuda/decode_warp.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/shared_copy.cuh"
 
 namespace longshore::cuda {
@@ -263,12 +263,12 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
 
 template <class Element, int32_t kDepth, int32_t kTiles, bool kTurns>
 void Launch(const AttendLaunch& launch, cudaStream_t stream) {
-  LaunchChained(DecodeAttend<Element, kDepth, kTiles, kTurns>,
-                {dim3(static_cast<uint32_t>(launch.most_splits),
-                      static_cast<uint32_t>(launch.shape.num_kv_heads),
-                      static_cast<uint32_t>(launch.num_blocks)),
-                 kThreads, sizeof(Shared<Element, kDepth, kTiles>)},
-                launch, stream);
+  LaunchChained<DecodeAttend<Element, kDepth, kTiles, kTurns>>(
+      {dim3(static_cast<uint32_t>(launch.most_splits),
+            static_cast<uint32_t>(launch.shape.num_kv_heads),
+            static_cast<uint32_t>(launch.num_blocks)),
+       kThreads, sizeof(Shared<Element, kDepth, kTiles>)},
+      stream, launch);
 }
 
 template <class Element, int32_t kDepth>

@@ -1,7 +1,7 @@
-#include "engine/cuda/chain.cuh"
 #include "engine/cuda/decode_queries.cuh"
 #include "engine/cuda/descent_branch.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/scale.cuh"
 #include "engine/cuda/shared_copy.cuh"
 
@@ -165,12 +165,12 @@ template <class Element, int32_t kDepth>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
   const int64_t lanes =
       int64_t{launch.most_candidates} * launch.shape.GroupSize() * Team<kDepth>::kLanes;
-  LaunchChained(DecodeDescent<Element, kDepth>,
-                {dim3(static_cast<uint32_t>(CeilDiv(lanes, kThreads)),
-                      static_cast<uint32_t>(launch.shape.num_kv_heads),
-                      static_cast<uint32_t>(launch.num_blocks)),
-                 kThreads},
-                launch, stream);
+  LaunchChained<DecodeDescent<Element, kDepth>>(
+      {dim3(static_cast<uint32_t>(CeilDiv(lanes, kThreads)),
+            static_cast<uint32_t>(launch.shape.num_kv_heads),
+            static_cast<uint32_t>(launch.num_blocks)),
+       kThreads},
+      stream, launch);
 }
 
 template <class Element>

@@ -1,4 +1,4 @@
-#include "engine/cuda/chain.cuh"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/score_warp.cuh"
 #include "engine/cuda/shared_copy.cuh"
 #include "engine/cuda/staged_rows.cuh"
@@ -194,11 +194,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
-  LaunchChained(
-      DecodeScore<Element, kDepth, kRowDepth, kTurns>,
+  LaunchChained<DecodeScore<Element, kDepth, kRowDepth, kTurns>>(
       {dim3(static_cast<uint32_t>(launch.most_shares), static_cast<uint32_t>(launch.num_blocks)),
        kThreads, sizeof(Shared<Element, kRowDepth>)},
-      launch, stream);
+      stream, launch);
 }
 
 template <class Element, int32_t kDepth>

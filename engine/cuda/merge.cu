@@ -1,3 +1,4 @@
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/row_end.cuh"
 
 namespace longshore::cuda {
@@ -54,7 +55,7 @@ void LaunchMergeSplits(const AttendLaunch& launch, cudaStream_t stream) {
   const int64_t rows = int64_t{launch.most_rows} * launch.shape.num_kv_heads;
   const dim3 grid(static_cast<uint32_t>(CeilDiv(rows, kWarps)),
                   static_cast<uint32_t>(launch.num_blocks));
-  MergeSplits<<<grid, kWarps * 32, 0, stream>>>(launch);
+  LaunchKernel<MergeSplits>({grid, kWarps * 32}, stream, launch);
 }
 
 }  // namespace longshore::cuda

@@ -1,3 +1,4 @@
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/prefill_tiles.cuh"
 #include "engine/cuda/row_end.cuh"
 
@@ -164,13 +165,10 @@ void Launch(const AttendLaunch& launch, cudaStream_t stream) {
   const int64_t tiles = CeilDiv(launch.most_rows, 32 * kWarps) * launch.most_splits;
   const dim3 grid(static_cast<uint32_t>(tiles), static_cast<uint32_t>(launch.shape.num_kv_heads),
                   static_cast<uint32_t>(launch.num_blocks));
-  const auto kernel = PrefillAttend<Element, kDepth, kWarps, kTurns, kSplits>;
-  constexpr size_t kBytes = sizeof(TileShared<kDepth, kWarps>);
+  constexpr int32_t kBytes = sizeof(TileShared<kDepth, kWarps>);
   static_assert(kBytes <= kPrefillSharedBytes);
-  // Shows as a launch that fails.
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes));
-  kernel<<<grid, 32 * (kWarps + kMovers), kBytes, stream>>>(launch);
+  LaunchKernel<PrefillAttend<Element, kDepth, kWarps, kTurns, kSplits>>(
+      {grid, 32 * (kWarps + kMovers), kBytes}, stream, launch);
 }
 
 template <class Element, int32_t kDepth, bool kTurns, bool kSplits>

@@ -1,5 +1,6 @@
 #include "engine/cuda/atomic_max.cuh"
 #include "engine/cuda/descent_branch.cuh"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/prefill_descent.cuh"
 #include "engine/cuda/prefill_queries.cuh"
 #include "engine/cuda/scale.cuh"
@@ -255,16 +256,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class K>
 void Launch(const PruneLaunch& launch, cudaStream_t stream) {
-  constexpr size_t kBytes = sizeof(DescentShared<K>);
+  constexpr int32_t kBytes = sizeof(DescentShared<K>);
   static_assert(kBytes <= 96 * 1024);  // as all GPUs from 8.0 on have
-  // Shows as a launch that fails.
-  (void)cudaFuncSetAttribute(ScoreDescents<K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes));
   const int32_t parts = static_cast<int32_t>(CeilDiv(launch.shape.GroupSize(), kPairs));
   const dim3 grid(static_cast<uint32_t>(launch.num_blocks),
                   static_cast<uint32_t>(CeilDiv(launch.most_candidates, kSpanCandidates)),
                   static_cast<uint32_t>(launch.shape.num_kv_heads * parts));
-  ScoreDescents<K><<<grid, kThreads, kBytes, stream>>>(launch);
+  LaunchKernel<ScoreDescents<K>>({grid, kThreads, kBytes}, stream, launch);
 }
 
 template <class Element, int32_t kDepth>

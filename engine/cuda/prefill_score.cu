@@ -1,4 +1,5 @@
 #include "engine/cuda/atomic_max.cuh"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/log_sum.cuh"
 #include "engine/cuda/prefill_span.cuh"
 
@@ -238,21 +239,15 @@ __global__ void __launch_bounds__(K::kThreads, K::kBlocksOfSm)
   });
 }
 
-template <class K, class... Arguments>
-void Run(void (*kernel)(PruneLaunch, Arguments...),
-         const PruneLaunch& launch,
-         cudaStream_t stream,
-         Arguments... arguments) {
+template <class K, auto kKernel, class... Arguments>
+void Run(const PruneLaunch& launch, cudaStream_t stream, Arguments... arguments) {
   const int32_t keys = KeysOfCandidate(launch.stage);
   const dim3 grid(static_cast<uint32_t>(launch.num_tiles),
                   static_cast<uint32_t>(CeilDiv(int64_t{launch.most_candidates} * keys, kSpanRows)),
                   static_cast<uint32_t>(launch.shape.num_kv_heads));
-  constexpr size_t kBytes = sizeof(SpanShared<K>);
+  constexpr int32_t kBytes = sizeof(SpanShared<K>);
   static_assert(kBytes <= kPrefillSharedBytes);
-  // Shows as a launch that fails.
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes));
-  kernel<<<grid, K::kThreads, kBytes, stream>>>(launch, arguments...);
+  LaunchKernel<kKernel>({grid, K::kThreads, kBytes}, stream, launch, arguments...);
 }
 
 template <class K>
@@ -262,13 +257,13 @@ void Launch(const PruneLaunch& launch, cudaStream_t stream) {
     if (!KeepsScores(launch.stage, launch.ranking)) {
       LaunchClearRanks(launch, stream);
       if (launch.ranking != Ranking::kScoreMax) {
-        Run<K>(SumScores<K, false>, launch, stream, keys);
+        Run<K, SumScores<K, false>>(launch, stream, keys);
       }
-      Run<K>(RankScores<K>, launch, stream);
+      Run<K, RankScores<K>>(launch, stream);
       return;
     }
   }
-  Run<K>(SumScores<K, true>, launch, stream, keys);
+  Run<K, SumScores<K, true>>(launch, stream, keys);
 }
 
 template <class Element, int32_t kDepth>

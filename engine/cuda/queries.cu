@@ -1,4 +1,5 @@
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rotate.cuh"
 
 namespace longshore::cuda {
@@ -111,13 +112,13 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchStageQueries(const PruneLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(launch.most_scored),
                   static_cast<uint32_t>(launch.num_blocks));
-  StageQueries<<<grid, kThreads, 0, stream>>>(launch);
+  LaunchKernel<StageQueries>({grid, kThreads}, stream, launch);
 }
 
 void LaunchAttendQueries(const AttendLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(launch.most_rows / launch.shape.GroupSize()),
                   static_cast<uint32_t>(launch.num_blocks));
-  AttendQueries<<<grid, kThreads, 0, stream>>>(launch);
+  LaunchKernel<AttendQueries>({grid, kThreads}, stream, launch);
 }
 
 }  // namespace longshore::cuda

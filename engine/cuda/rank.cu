@@ -1,6 +1,6 @@
 #include "engine/cuda/block_reduce.cuh"
-#include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rank.cuh"
 
 namespace longshore::cuda {
@@ -76,19 +76,19 @@ __global__ void __launch_bounds__(kThreads) ClearRanks(const __grid_constant__ P
 void LaunchClearRanks(const PruneLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(CeilDiv(launch.most_candidates, kThreads)),
                   static_cast<uint32_t>(launch.num_blocks));
-  ClearRanks<<<grid, kThreads, 0, stream>>>(launch);
+  LaunchKernel<ClearRanks>({grid, kThreads}, stream, launch);
 }
 
 void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream) {
   const auto rows = static_cast<uint32_t>(launch.most_scored * launch.shape.num_heads);
   const dim3 grid(rows, static_cast<uint32_t>(launch.num_blocks));
-  LogSumExps<<<grid, kThreads, 0, stream>>>(launch);
+  LaunchKernel<LogSumExps>({grid, kThreads}, stream, launch);
 }
 
 void LaunchRank(const PruneLaunch& launch, cudaStream_t stream) {
   const auto tiles = static_cast<uint32_t>(CeilDiv(launch.most_candidates, kThreads));
   const dim3 grid(tiles, static_cast<uint32_t>(launch.num_blocks));
-  LaunchChained(RankCandidates, {grid, kThreads}, launch, stream);
+  LaunchChained<RankCandidates>({grid, kThreads}, stream, launch);
 }
 
 }  // namespace longshore::cuda

@@ -1,5 +1,6 @@
 #include "engine/cuda/descent_branch.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rotate.cuh"
 #include "engine/cuda/scale.cuh"
 
@@ -140,7 +141,7 @@ void LaunchScoreDescent(const PruneLaunch& launch, cudaStream_t stream) {
                   static_cast<uint32_t>(launch.shape.num_heads),
                   static_cast<uint32_t>(launch.num_blocks));
   WithElement(launch.shape.kv_dtype, [&](auto element) {
-    ScoreDescent<decltype(element)><<<grid, kWarps * kLanes, 0, stream>>>(launch);
+    LaunchKernel<ScoreDescent<decltype(element)>>({grid, kWarps * kLanes}, stream, launch);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "engine/cuda/dot_tile.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rotate.cuh"
 #include "engine/cuda/scale.cuh"
 
@@ -127,7 +128,8 @@ void LaunchScoreKeys(const PruneLaunch& launch, cudaStream_t stream) {
                   static_cast<uint32_t>(launch.shape.num_kv_heads),
                   static_cast<uint32_t>(launch.num_blocks));
   WithElement(launch.shape.kv_dtype, [&](auto element) {
-    ScoreKeys<decltype(element)><<<grid, Dots::kThreads, 0, stream>>>(launch, keys_of_candidate);
+    LaunchKernel<ScoreKeys<decltype(element)>>({grid, Dots::kThreads}, stream, launch,
+                                               keys_of_candidate);
   });
 }
 

@@ -1,6 +1,6 @@
 #include "engine/cuda/block_reduce.cuh"
-#include "engine/cuda/chain.cuh"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/launch.cuh"
 #include "engine/cuda/rank.cuh"
 #include "engine/cuda/shared_copy.cuh"
 
@@ -347,25 +347,25 @@ __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ Pr
 }  // namespace
 
 void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream) {
-  ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
+  GridShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
   const int32_t bytes =
       ShareOf(launch.most_candidates) * kThreads * static_cast<int32_t>(sizeof(uint32_t));
   if (launch.most_candidates <= kThreads) {
-    LaunchChained(Select<1, false>, shape, launch, stream);
+    LaunchChained<Select<1, false>>(shape, stream, launch);
   } else if (launch.most_candidates <= 16 * kThreads) {
-    LaunchChained(Select<16, false>, shape, launch, stream);
+    LaunchChained<Select<16, false>>(shape, stream, launch);
   } else if (bytes + static_cast<int32_t>(sizeof(Shared)) <= launch.shared_bytes) {
     shape.shared_bytes = bytes;
-    LaunchChained(Select<kInShared, false>, shape, launch, stream);
+    LaunchChained<Select<kInShared, false>>(shape, stream, launch);
   } else {
-    LaunchChained(Select<kInMemory, false>, shape, launch, stream);
+    LaunchChained<Select<kInMemory, false>>(shape, stream, launch);
   }
 }
 
 void LaunchRankAndSelect(const PruneLaunch& launch, cudaStream_t stream) {
   if (launch.most_candidates <= kThreads) {
-    const ChainedShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
-    LaunchChained(Select<1, true>, shape, launch, stream);
+    const GridShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
+    LaunchChained<Select<1, true>>(shape, stream, launch);
     return;
   }
   LaunchRank(launch, stream);

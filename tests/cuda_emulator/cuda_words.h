@@ -19,7 +19,6 @@
 #undef __align__
 #undef __forceinline__
 #undef __syncthreads
-#undef cudaLaunchKernelEx
 #define __device__
 #define __global__
 #define __shared__ static
@@ -152,23 +151,22 @@ T max(T a, T b) {
   return a > b ? a : b;
 }
 
-/// Chained kernels follow each other as all do.
+/// Chained kernels follow each other as all do. `name` holds the kernel's.
 template <class... Parameters, class... Arguments>
 cudaError_t EmulatedLaunch(const char* name,
-                           const cudaLaunchConfig_t& config,
+                           const cudaLaunchConfig_t* config,
                            void (*kernel)(Parameters...),
-                           Arguments&&... arguments) {
-  emulator::Run(name, {config.gridDim, config.blockDim, config.dynamicSmemBytes},
+                           const Arguments&... arguments) {
+  emulator::Run(name, {config->gridDim, config->blockDim, config->dynamicSmemBytes},
                 [&] { kernel(arguments...); });
   return cudaSuccess;
 }
-template <class... Parameters, class... Arguments>
-cudaError_t EmulatedLaunch(const cudaLaunchConfig_t* config,
-                           void (*kernel)(Parameters...),
-                           Arguments&&... arguments) {
-  return EmulatedLaunch("a chained one", *config, kernel, arguments...);
+#define cudaLaunchKernelEx(...) EmulatedLaunch(__PRETTY_FUNCTION__, __VA_ARGS__)
+#define cudaFuncGetAttributes EmulatedGetAttributes
+template <class Kernel>
+cudaError_t EmulatedGetAttributes(cudaFuncAttributes*, Kernel*) {
+  return cudaSuccess;
 }
-#define cudaLaunchKernelEx EmulatedLaunch
 #define cudaFuncSetAttribute EmulatedSetAttribute
 template <class Kernel>
 cudaError_t EmulatedSetAttribute(Kernel*, cudaFuncAttribute, int) {

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "engine/cuda/kernel_list.h"
+#include "engine/cuda/ptx.cuh"
+
+// How kernels are launched. Each is entered in the list of this build's kernels by being named
+// here, so that it is loaded, and may have all shared memory there is, before its first launch.
+// Errors show in cudaGetLastError().
+namespace longshore::cuda {
+
+struct GridShape {
+  dim3 grid;
+  int32_t threads = 0;
+  int32_t shared_bytes = 0;  // dynamic
+};
+
+template <auto kKernel>
+cudaError_t LoadKernel(int32_t shared_bytes) {
+  cudaFuncAttributes attributes = {};
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kKernel); error != cudaSuccess) {
+    return error;
+  }
+  return cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              shared_bytes - static_cast<int32_t>(attributes.sharedSizeBytes));
+}
+
+// Entered before main().
+template <auto kKernel>
+inline const bool kEntered = EnterKernel(&LoadKernel<kKernel>);
+
+inline cudaLaunchConfig_t ConfigOf(const GridShape& shape, cudaStream_t stream) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<uint32_t>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = stream;
+  return config;
+}
+
+template <auto kKernel, class... Arguments>
+void LaunchKernel(const GridShape& shape, cudaStream_t stream, const Arguments&... arguments) {
+  static_cast<void>(&kEntered<kKernel>);
+  const cudaLaunchConfig_t config = ConfigOf(shape, stream);
+  (void)cudaLaunchKernelEx(&config, kKernel, arguments...);
+}
+
+// Kernels of a step follow each other closely: the next one's thread blocks may start while those
+// of the one before still run, and wait for it once they have set themselves up. On GPUs that
+// cannot do that they follow each other as all kernels do. For kernels that call WaitForEarlier().
+template <auto kKernel, class Launch>
+void LaunchChained(const GridShape& shape, cudaStream_t stream, const Launch& launch) {
+  static_cast<void>(&kEntered<kKernel>);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = ConfigOf(shape, stream);
+  config.attrs = &early;
+  config.numAttrs = 1;
+  (void)cudaLaunchKernelEx(&config, kKernel, launch);
+}
+
+}  // namespace longshore::cuda
