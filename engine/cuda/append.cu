@@ -133,11 +133,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream) {
+void LaunchAppend(const AppendLaunch& launch, CallQueue* queue) {
   const dim3 grid(static_cast<uint32_t>(launch.num_parts),
                   static_cast<uint32_t>(launch.shape.num_kv_heads));
   WithElement(launch.shape.kv_dtype, [&](auto element) {
-    LaunchChained<AppendRows<decltype(element)>>({grid, kThreads}, stream, launch);
+    LaunchChained<AppendRows<decltype(element)>>({grid, kThreads}, queue, launch);
   });
 }
 

@@ -60,7 +60,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create() {
                   .device_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
   const DeviceTraits device{.shared_bytes =
                                 static_cast<int32_t>(properties.sharedMemPerBlockOptin)};
-  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(std::move(info), device, stream));
+  const bool chains = properties.major >= 9;
+  auto backend =
+      std::unique_ptr<CudaBackend>(new CudaBackend(std::move(info), device, chains, stream));
   if (const absl::Status status = LoadKernels(device.shared_bytes); !status.ok()) {
     return NoDevice(status.message());  // made for other devices
   }
@@ -74,15 +76,19 @@ absl::Status CudaBackend::TakeMemory() {
   arena_.Reset();
   RETURN_IF_ERROR(ReserveWorkspace(0));
   RETURN_IF_ERROR(Counters(kCounters).status());
-  return CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device");
+  return CudaStatus(cudaStreamSynchronize(queue_.stream()), "waiting for the device");
 }
 
-CudaBackend::CudaBackend(DeviceInfo info, const DeviceTraits& device, cudaStream_t stream)
+CudaBackend::CudaBackend(DeviceInfo info,
+                         const DeviceTraits& device,
+                         bool chains,
+                         cudaStream_t stream)
     : info_(std::move(info)),
       device_(device),
       stream_(stream),
+      queue_(stream, chains),
       arena_(kArenaPieceBytes),
-      transfers_(stream, &arena_) {}
+      transfers_(stream, &queue_, &arena_) {}
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);  // an error here has shown before
@@ -97,7 +103,7 @@ absl::StatusOr<Buffer> CudaBackend::Allocate(MemorySpace space, int64_t bytes) {
   RETURN_IF_ERROR(AllocationStatus(AllocateBytes(space, size, &data), bytes, NameOfSpace(space)));
   Buffer buffer(this, space, static_cast<std::byte*>(data), bytes);
   if (space == MemorySpace::kDevice) {
-    RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(data, 0, size, stream_), "clearing memory"));
+    RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(data, 0, size, queue_.stream()), "clearing memory"));
   } else {
     std::memset(data, 0, size);
   }
@@ -106,7 +112,10 @@ absl::StatusOr<Buffer> CudaBackend::Allocate(MemorySpace space, int64_t bytes) {
 
 void CudaBackend::Free(MemorySpace space, std::byte* data, int64_t /*bytes*/) {
   switch (space) {
-    case MemorySpace::kDevice: cudaFree(data); return;  // waits for the device
+    case MemorySpace::kDevice:
+      queue_.stream();
+      cudaFree(data);  // waits for what is on the stream
+      return;
     case MemorySpace::kHostMapped: cudaFreeHost(data); return;
     case MemorySpace::kHost: std::free(data); return;
   }
@@ -117,13 +126,15 @@ absl::Status CudaBackend::Copy(void* to, const void* from, int64_t bytes) {
     return absl::OkStatus();
   }
   return CudaStatus(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, queue_.stream()),
+      "copying");
 }
 
 absl::Status CudaBackend::Admit(const AdmitArgs& /*args*/) { return absl::OkStatus(); }
 
 absl::StatusOr<Fence> CudaBackend::Mark() {
   RETURN_IF_ERROR(transfers_.EndCall());
+  RETURN_IF_ERROR(queue_.EndCall());
   return Fence{++sequence_};
 }
 

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/backend.h"
+#include "engine/cuda/call_queue.h"
 #include "engine/cuda/device_arena.h"
 #include "engine/cuda/host_transfers.h"
 #include "engine/cuda/launch_shape.h"
@@ -23,8 +24,9 @@ class CudaBackend final : public Backend {
   static absl::StatusOr<std::unique_ptr<Backend>> Create();
   ~CudaBackend() override;
 
-  /// What verbs enqueue on, for benchmarks that capture it.
-  cudaStream_t stream() const { return stream_; }
+  /// What verbs enqueue on, with all that they have enqueued so far, for benchmarks that capture
+  /// it.
+  cudaStream_t stream() { return queue_.stream(); }
 
   const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<Buffer> Allocate(MemorySpace space, int64_t bytes) override;
@@ -37,7 +39,8 @@ class CudaBackend final : public Backend {
   absl::Status Wait(Fence fence) override;
 
  private:
-  CudaBackend(DeviceInfo info, const DeviceTraits& device, cudaStream_t stream);
+  // `chains` as of StepGraphs.
+  CudaBackend(DeviceInfo info, const DeviceTraits& device, bool chains, cudaStream_t stream);
   void Free(MemorySpace space, std::byte* data, int64_t bytes) override;
 
   // The tensors of an AttendArgs as the device sees them.
@@ -67,6 +70,7 @@ class CudaBackend final : public Backend {
   DeviceInfo info_;
   DeviceTraits device_;
   cudaStream_t stream_;
+  CallQueue queue_;  // what goes to the stream goes through it
   DeviceArena arena_;
   HostTransfers transfers_;
   std::byte* workspace_ = nullptr;  // of one launch after the other

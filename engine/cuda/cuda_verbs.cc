@@ -95,7 +95,7 @@ absl::Status CudaBackend::ReserveWorkspace(int64_t floats) {
   if (bytes <= workspace_bytes_) {
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device"));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(queue_.stream()), "waiting for the device"));
   cudaFree(workspace_);
   workspace_ = nullptr;
   workspace_bytes_ = 0;
@@ -110,7 +110,7 @@ absl::Status CudaBackend::ReserveWorkspace(int64_t floats) {
 absl::StatusOr<int32_t*> CudaBackend::Counters(int64_t count) {
   const auto bytes = count * static_cast<int64_t>(sizeof(int32_t));
   if (bytes > counters_.bytes()) {
-    RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device"));
+    RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(queue_.stream()), "waiting for the device"));
     ASSIGN_OR_RETURN(counters_, Allocate(MemorySpace::kDevice, bytes));
   }
   return reinterpret_cast<int32_t*>(counters_.data());
@@ -137,7 +137,7 @@ absl::Status CudaBackend::Append(const AppendArgs& args) {
   ASSIGN_OR_RETURN(launch.k, transfers_.InputOnce(args.k));
   ASSIGN_OR_RETURN(launch.v, transfers_.InputOnce(args.v));
   ASSIGN_OR_RETURN(launch.queries, transfers_.Bring(args.q));
-  LaunchAppend(launch, stream_);
+  LaunchAppend(launch, &queue_);
   return LaunchStatus("appending");
 }
 
@@ -187,42 +187,42 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
     // All candidates are kept.
   } else if (decodes) {
     if (kind == StageKind::kDecode) {
-      LaunchDecodeScore(launch, stream_);
+      LaunchDecodeScore(launch, &queue_);
     } else {
-      LaunchDecodeDescent(launch, stream_);
+      LaunchDecodeDescent(launch, &queue_);
       if (args.ranking != Ranking::kScoreMax) {
-        LaunchLogSumExps(launch, stream_);
+        LaunchLogSumExps(launch, queue_.stream());
       }
     }
-    LaunchRankAndSelect(launch, stream_);
+    LaunchRankAndSelect(launch, &queue_);
     return LaunchStatus("pruning");
   } else if (kind == StageKind::kPrefill) {
     const std::vector<PrefillTile> tiles = PrefillTiles(args, blocks, layouts);
     launch.num_tiles = static_cast<int32_t>(tiles.size());
     ASSIGN_OR_RETURN(launch.tiles, transfers_.Array(std::span<const PrefillTile>(tiles)));
-    LaunchPrefillScore(launch, stream_);
+    LaunchPrefillScore(launch, queue_.stream());
     if (KeepsScores(args.stage, args.ranking)) {
-      LaunchRank(launch, stream_);
+      LaunchRank(launch, &queue_);
     }
   } else if (kind == StageKind::kPrefillDescent) {
-    LaunchPrefillDescent(launch, stream_);
+    LaunchPrefillDescent(launch, queue_.stream());
     if (KeepsScores(args.stage, args.ranking)) {
-      LaunchLogSumExps(launch, stream_);
-      LaunchRank(launch, stream_);
+      LaunchLogSumExps(launch, queue_.stream());
+      LaunchRank(launch, &queue_);
     }
   } else {
-    LaunchStageQueries(launch, stream_);
+    LaunchStageQueries(launch, queue_.stream());
     if (args.stage.selector == Selector::kDescent) {
-      LaunchScoreDescent(launch, stream_);
+      LaunchScoreDescent(launch, queue_.stream());
     } else {
-      LaunchScoreKeys(launch, stream_);
+      LaunchScoreKeys(launch, queue_.stream());
     }
     if (args.ranking != Ranking::kScoreMax) {
-      LaunchLogSumExps(launch, stream_);
+      LaunchLogSumExps(launch, queue_.stream());
     }
-    LaunchRank(launch, stream_);
+    LaunchRank(launch, &queue_);
   }
-  LaunchSelect(launch, stream_);
+  LaunchSelect(launch, &queue_);
   return LaunchStatus("pruning");
 }
 
@@ -280,15 +280,15 @@ absl::Status CudaBackend::AttendBlocks(const AttendArgs& args,
   ASSIGN_OR_RETURN(launch.layouts, Describe(layouts, decodes, launch.few_layouts, &transfers_));
   if (decodes) {
     ASSIGN_OR_RETURN(launch.counters, Counters(std::ssize(blocks) * args.shape.num_kv_heads));
-    LaunchDecodeAttend(launch, stream_);
+    LaunchDecodeAttend(launch, &queue_);
   } else {
     if (launch.kind == AttendKind::kPrefill) {
-      LaunchPrefillAttend(launch, stream_);
+      LaunchPrefillAttend(launch, queue_.stream());
     } else {
-      LaunchAttendQueries(launch, stream_);
-      LaunchAttendSplits(launch, stream_);
+      LaunchAttendQueries(launch, queue_.stream());
+      LaunchAttendSplits(launch, queue_.stream());
     }
-    LaunchMergeSplits(launch, stream_);
+    LaunchMergeSplits(launch, queue_.stream());
   }
   return LaunchStatus("attending");
 }

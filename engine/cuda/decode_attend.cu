@@ -262,45 +262,45 @@ __global__ void __launch_bounds__(kThreads, kDepth <= 128 && kTiles == 1 ? 2 : 1
 }
 
 template <class Element, int32_t kDepth, int32_t kTiles, bool kTurns>
-void Launch(const AttendLaunch& launch, cudaStream_t stream) {
+void Launch(const AttendLaunch& launch, CallQueue* queue) {
   LaunchChained<DecodeAttend<Element, kDepth, kTiles, kTurns>>(
       {dim3(static_cast<uint32_t>(launch.most_splits),
             static_cast<uint32_t>(launch.shape.num_kv_heads),
             static_cast<uint32_t>(launch.num_blocks)),
        kThreads, sizeof(Shared<Element, kDepth, kTiles>)},
-      stream, launch);
+      queue, launch);
 }
 
 template <class Element, int32_t kDepth>
-void LaunchOfDepth(const AttendLaunch& launch, cudaStream_t stream) {
+void LaunchOfDepth(const AttendLaunch& launch, CallQueue* queue) {
   if constexpr (kDepth <= 128) {
     if (launch.most_rows > 8) {
-      launch.turns ? Launch<Element, kDepth, 2, true>(launch, stream)
-                   : Launch<Element, kDepth, 2, false>(launch, stream);
+      launch.turns ? Launch<Element, kDepth, 2, true>(launch, queue)
+                   : Launch<Element, kDepth, 2, false>(launch, queue);
       return;
     }
   }
-  launch.turns ? Launch<Element, kDepth, 1, true>(launch, stream)
-               : Launch<Element, kDepth, 1, false>(launch, stream);
+  launch.turns ? Launch<Element, kDepth, 1, true>(launch, queue)
+               : Launch<Element, kDepth, 1, false>(launch, queue);
 }
 
 template <class Element>
-void LaunchOfElement(const AttendLaunch& launch, cudaStream_t stream) {
+void LaunchOfElement(const AttendLaunch& launch, CallQueue* queue) {
   switch (launch.shape.head_dim) {
-    case 64: LaunchOfDepth<Element, 64>(launch, stream); return;
-    case 128: LaunchOfDepth<Element, 128>(launch, stream); return;
-    case 192: LaunchOfDepth<Element, 192>(launch, stream); return;
-    default: LaunchOfDepth<Element, 256>(launch, stream); return;
+    case 64: LaunchOfDepth<Element, 64>(launch, queue); return;
+    case 128: LaunchOfDepth<Element, 128>(launch, queue); return;
+    case 192: LaunchOfDepth<Element, 192>(launch, queue); return;
+    default: LaunchOfDepth<Element, 256>(launch, queue); return;
   }
 }
 
 }  // namespace
 
-void LaunchDecodeAttend(const AttendLaunch& launch, cudaStream_t stream) {
+void LaunchDecodeAttend(const AttendLaunch& launch, CallQueue* queue) {
   if (launch.shape.kv_dtype == DType::kBf16) {
-    LaunchOfElement<Bf16>(launch, stream);
+    LaunchOfElement<Bf16>(launch, queue);
   } else {
-    LaunchOfElement<F16>(launch, stream);
+    LaunchOfElement<F16>(launch, queue);
   }
 }
 

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Element, int32_t kDepth>
-void Launch(const PruneLaunch& launch, cudaStream_t stream) {
+void Launch(const PruneLaunch& launch, CallQueue* queue) {
   const int64_t lanes =
       int64_t{launch.most_candidates} * launch.shape.GroupSize() * Team<kDepth>::kLanes;
   LaunchChained<DecodeDescent<Element, kDepth>>(
@@ -170,25 +170,25 @@ void Launch(const PruneLaunch& launch, cudaStream_t stream) {
             static_cast<uint32_t>(launch.shape.num_kv_heads),
             static_cast<uint32_t>(launch.num_blocks)),
        kThreads},
-      stream, launch);
+      queue, launch);
 }
 
 template <class Element>
-void LaunchOfElement(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchOfElement(const PruneLaunch& launch, CallQueue* queue) {
   if (launch.shape.head_dim == 64) {
-    Launch<Element, 64>(launch, stream);
+    Launch<Element, 64>(launch, queue);
   } else {
-    Launch<Element, 128>(launch, stream);
+    Launch<Element, 128>(launch, queue);
   }
 }
 
 }  // namespace
 
-void LaunchDecodeDescent(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchDecodeDescent(const PruneLaunch& launch, CallQueue* queue) {
   if (launch.shape.kv_dtype == DType::kBf16) {
-    LaunchOfElement<Bf16>(launch, stream);
+    LaunchOfElement<Bf16>(launch, queue);
   } else {
-    LaunchOfElement<F16>(launch, stream);
+    LaunchOfElement<F16>(launch, queue);
   }
 }
 

@@ -193,40 +193,40 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <class Element, int32_t kDepth, int32_t kRowDepth, bool kTurns>
-void Launch(const PruneLaunch& launch, cudaStream_t stream) {
+void Launch(const PruneLaunch& launch, CallQueue* queue) {
   LaunchChained<DecodeScore<Element, kDepth, kRowDepth, kTurns>>(
       {dim3(static_cast<uint32_t>(launch.most_shares), static_cast<uint32_t>(launch.num_blocks)),
        kThreads, sizeof(Shared<Element, kRowDepth>)},
-      stream, launch);
+      queue, launch);
 }
 
 template <class Element, int32_t kDepth>
-void LaunchOfDepth(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchOfDepth(const PruneLaunch& launch, CallQueue* queue) {
   if (launch.stage.selector == Selector::kBounds) {
-    Launch<Element, kDepth, 2 * kDepth, false>(launch, stream);
+    Launch<Element, kDepth, 2 * kDepth, false>(launch, queue);
   } else if (launch.turns) {
-    Launch<Element, kDepth, kDepth, true>(launch, stream);
+    Launch<Element, kDepth, kDepth, true>(launch, queue);
   } else {
-    Launch<Element, kDepth, kDepth, false>(launch, stream);
+    Launch<Element, kDepth, kDepth, false>(launch, queue);
   }
 }
 
 template <class Element>
-void LaunchOfElement(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchOfElement(const PruneLaunch& launch, CallQueue* queue) {
   if (launch.shape.head_dim == 64) {
-    LaunchOfDepth<Element, 64>(launch, stream);
+    LaunchOfDepth<Element, 64>(launch, queue);
   } else {
-    LaunchOfDepth<Element, 128>(launch, stream);
+    LaunchOfDepth<Element, 128>(launch, queue);
   }
 }
 
 }  // namespace
 
-void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchDecodeScore(const PruneLaunch& launch, CallQueue* queue) {
   if (launch.shape.kv_dtype == DType::kBf16) {
-    LaunchOfElement<Bf16>(launch, stream);
+    LaunchOfElement<Bf16>(launch, queue);
   } else {
-    LaunchOfElement<F16>(launch, stream);
+    LaunchOfElement<F16>(launch, queue);
   }
 }
 

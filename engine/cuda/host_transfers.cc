@@ -74,10 +74,13 @@ absl::StatusOr<std::byte*> HostTransfers::TakeStaged(const void* from, int64_t b
 absl::StatusOr<std::byte*> HostTransfers::Upload(const void* from, int64_t bytes) {
   ASSIGN_OR_RETURN(std::byte * to, arena_->Take(bytes));
   ASSIGN_OR_RETURN(const std::byte* staged, TakeStaged(from, bytes));
-  RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(to, staged != nullptr ? staged : from, static_cast<size_t>(bytes),
-                                 cudaMemcpyHostToDevice, stream_),
-                 "copying to the device"));
+  if (staged != nullptr) {
+    RETURN_IF_ERROR(queue_->Copy(to, staged, bytes));
+    return to;
+  }
+  RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                                             cudaMemcpyHostToDevice, queue_->stream()),
+                             "copying to the device"));
   return to;
 }
 
@@ -158,7 +161,7 @@ absl::Status HostTransfers::EndCall() {
     }
     RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(range.host, range.from, static_cast<size_t>(range.bytes),
-                                   cudaMemcpyDeviceToHost, stream_),
+                                   cudaMemcpyDeviceToHost, queue_->stream()),
                    "copying from the device"));
   }
   written_.clear();

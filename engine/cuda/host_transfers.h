@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/core/tensor_ref.h"
+#include "engine/cuda/call_queue.h"
 #include "engine/cuda/device_arena.h"
 #include "engine/cuda/kernels.h"
 
@@ -20,8 +21,11 @@ namespace longshore::cuda {
 /// All on one stream, between two EndCall().
 class HostTransfers {
  public:
-  /// Both must outlive this.
-  HostTransfers(cudaStream_t stream, DeviceArena* arena) : stream_(stream), arena_(arena) {}
+  /// `queue` is that of the stream; all must outlive this.
+  HostTransfers(cudaStream_t stream, CallQueue* queue, DeviceArena* arena)
+      : stream_(stream),
+        queue_(queue),
+        arena_(arena) {}
   ~HostTransfers();
   HostTransfers(const HostTransfers&) = delete;
   HostTransfers& operator=(const HostTransfers&) = delete;
@@ -73,6 +77,7 @@ class HostTransfers {
   static const Place* Find(const std::vector<Place>& places, const void* host);
 
   cudaStream_t stream_;
+  CallQueue* queue_;
   DeviceArena* arena_;
   std::byte* pinned_ = nullptr;  // [kPinnedBytes]
   int64_t pinned_used_ = 0;

@@ -6,9 +6,11 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/backend_args.h"
+#include "engine/cuda/call_queue.h"
 #include "engine/cuda/launch_shape.h"
 
-// What the host enqueues. Every pointer is to device memory; errors show in cudaGetLastError().
+// What the host enqueues: kernels of decode on a call's queue, which may replay them, others on its
+// stream. Every pointer is to device memory; errors show in cudaGetLastError().
 namespace longshore::cuda {
 
 /// Bytes that wait in host memory for a kernel to bring them to the device.
@@ -49,7 +51,7 @@ struct AppendLaunch {
 };
 /// Keys and values to their pages, converted to kv_dtype; then the summaries of pages that fill.
 /// And the call's queries to the device.
-void LaunchAppend(const AppendLaunch& launch, cudaStream_t stream);
+void LaunchAppend(const AppendLaunch& launch, CallQueue* queue);
 
 struct PruneLaunch {
   AttentionShape shape;
@@ -88,12 +90,12 @@ void LaunchScoreKeys(const PruneLaunch& launch, cudaStream_t stream);
 void LaunchScoreDescent(const PruneLaunch& launch, cudaStream_t stream);
 /// Scores by `bounds` or `exact`, and the log-sum-exp's partial sums, of blocks for which
 /// IsDecodeStage().
-void LaunchDecodeScore(const PruneLaunch& launch, cudaStream_t stream);
+void LaunchDecodeScore(const PruneLaunch& launch, CallQueue* queue);
 /// Ranks, or scores with the log-sum-exps' partial sums (KeepsScores()), of blocks for which
 /// IsPrefillStage().
 void LaunchPrefillScore(const PruneLaunch& launch, cudaStream_t stream);
 /// Scores of blocks for which IsDecodeDescent().
-void LaunchDecodeDescent(const PruneLaunch& launch, cudaStream_t stream);
+void LaunchDecodeDescent(const PruneLaunch& launch, CallQueue* queue);
 /// Ranks by `score_max`, or else scores, of blocks for which IsPrefillDescent().
 void LaunchPrefillDescent(const PruneLaunch& launch, cudaStream_t stream);
 /// Ranks that are to become maxima: -infinity.
@@ -101,11 +103,11 @@ void LaunchClearRanks(const PruneLaunch& launch, cudaStream_t stream);
 /// The log-sum-exp of each row of scores, as one partial sum.
 void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream);
 /// One rank for each candidate, over all heads and rows.
-void LaunchRank(const PruneLaunch& launch, cudaStream_t stream);
+void LaunchRank(const PruneLaunch& launch, CallQueue* queue);
 /// The num_selected best of each block, in ascending order.
-void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream);
+void LaunchSelect(const PruneLaunch& launch, CallQueue* queue);
 /// LaunchRank() and LaunchSelect(), at once where candidates are few.
-void LaunchRankAndSelect(const PruneLaunch& launch, cudaStream_t stream);
+void LaunchRankAndSelect(const PruneLaunch& launch, CallQueue* queue);
 
 struct AttendLaunch {
   AttentionShape shape;
@@ -142,6 +144,6 @@ void LaunchPrefillAttend(const AttendLaunch& launch, cudaStream_t stream);
 void LaunchMergeSplits(const AttendLaunch& launch, cudaStream_t stream);
 
 /// All of that at once, for blocks that are AttendKind::kDecode.
-void LaunchDecodeAttend(const AttendLaunch& launch, cudaStream_t stream);
+void LaunchDecodeAttend(const AttendLaunch& launch, CallQueue* queue);
 
 }  // namespace longshore::cuda

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda_runtime.h>
 
+#include "engine/cuda/call_queue.h"
 #include "engine/cuda/kernel_list.h"
 #include "engine/cuda/ptx.cuh"
 
@@ -12,12 +14,6 @@
 // here, so that it is loaded, and may have all shared memory there is, before its first launch.
 // Errors show in cudaGetLastError().
 namespace longshore::cuda {
-
-struct GridShape {
-  dim3 grid;
-  int32_t threads = 0;
-  int32_t shared_bytes = 0;  // dynamic
-};
 
 template <auto kKernel>
 cudaError_t LoadKernel(int32_t shared_bytes) {
@@ -33,19 +29,14 @@ cudaError_t LoadKernel(int32_t shared_bytes) {
 template <auto kKernel>
 inline const bool kEntered = EnterKernel(&LoadKernel<kKernel>);
 
-inline cudaLaunchConfig_t ConfigOf(const GridShape& shape, cudaStream_t stream) {
+template <auto kKernel, class... Arguments>
+void LaunchKernel(const GridShape& shape, cudaStream_t stream, const Arguments&... arguments) {
+  static_cast<void>(&kEntered<kKernel>);
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = dim3(static_cast<uint32_t>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
-  return config;
-}
-
-template <auto kKernel, class... Arguments>
-void LaunchKernel(const GridShape& shape, cudaStream_t stream, const Arguments&... arguments) {
-  static_cast<void>(&kEntered<kKernel>);
-  const cudaLaunchConfig_t config = ConfigOf(shape, stream);
   (void)cudaLaunchKernelEx(&config, kKernel, arguments...);
 }
 
@@ -53,15 +44,11 @@ void LaunchKernel(const GridShape& shape, cudaStream_t stream, const Arguments&.
 // of the one before still run, and wait for it once they have set themselves up. On GPUs that
 // cannot do that they follow each other as all kernels do. For kernels that call WaitForEarlier().
 template <auto kKernel, class Launch>
-void LaunchChained(const GridShape& shape, cudaStream_t stream, const Launch& launch) {
+void LaunchChained(const GridShape& shape, CallQueue* queue, const Launch& launch) {
+  static_assert(std::is_trivially_copyable_v<Launch>);
+  static_assert(std::is_same_v<std::remove_const_t<decltype(kKernel)>, void (*)(Launch)>);
   static_cast<void>(&kEntered<kKernel>);
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = ConfigOf(shape, stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
-  (void)cudaLaunchKernelEx(&config, kKernel, launch);
+  queue->Launch(reinterpret_cast<const void*>(kKernel), shape, &launch, sizeof(launch));
 }
 
 }  // namespace longshore::cuda

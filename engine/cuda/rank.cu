@@ -85,10 +85,10 @@ void LaunchLogSumExps(const PruneLaunch& launch, cudaStream_t stream) {
   LaunchKernel<LogSumExps>({grid, kThreads}, stream, launch);
 }
 
-void LaunchRank(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchRank(const PruneLaunch& launch, CallQueue* queue) {
   const auto tiles = static_cast<uint32_t>(CeilDiv(launch.most_candidates, kThreads));
   const dim3 grid(tiles, static_cast<uint32_t>(launch.num_blocks));
-  LaunchChained<RankCandidates>({grid, kThreads}, stream, launch);
+  LaunchChained<RankCandidates>({grid, kThreads}, queue, launch);
 }
 
 }  // namespace longshore::cuda

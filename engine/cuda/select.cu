@@ -346,30 +346,30 @@ __global__ void __launch_bounds__(kThreads, 1) Select(const __grid_constant__ Pr
 
 }  // namespace
 
-void LaunchSelect(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchSelect(const PruneLaunch& launch, CallQueue* queue) {
   GridShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
   const int32_t bytes =
       ShareOf(launch.most_candidates) * kThreads * static_cast<int32_t>(sizeof(uint32_t));
   if (launch.most_candidates <= kThreads) {
-    LaunchChained<Select<1, false>>(shape, stream, launch);
+    LaunchChained<Select<1, false>>(shape, queue, launch);
   } else if (launch.most_candidates <= 16 * kThreads) {
-    LaunchChained<Select<16, false>>(shape, stream, launch);
+    LaunchChained<Select<16, false>>(shape, queue, launch);
   } else if (bytes + static_cast<int32_t>(sizeof(Shared)) <= launch.shared_bytes) {
     shape.shared_bytes = bytes;
-    LaunchChained<Select<kInShared, false>>(shape, stream, launch);
+    LaunchChained<Select<kInShared, false>>(shape, queue, launch);
   } else {
-    LaunchChained<Select<kInMemory, false>>(shape, stream, launch);
+    LaunchChained<Select<kInMemory, false>>(shape, queue, launch);
   }
 }
 
-void LaunchRankAndSelect(const PruneLaunch& launch, cudaStream_t stream) {
+void LaunchRankAndSelect(const PruneLaunch& launch, CallQueue* queue) {
   if (launch.most_candidates <= kThreads) {
     const GridShape shape{dim3(static_cast<uint32_t>(launch.num_blocks)), kThreads};
-    LaunchChained<Select<1, true>>(shape, stream, launch);
+    LaunchChained<Select<1, true>>(shape, queue, launch);
     return;
   }
-  LaunchRank(launch, stream);
-  LaunchSelect(launch, stream);
+  LaunchRank(launch, queue);
+  LaunchSelect(launch, queue);
 }
 
 }  // namespace longshore::cuda

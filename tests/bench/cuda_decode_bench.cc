@@ -59,23 +59,22 @@ class Bench {
 
   // Microseconds of one step that runs the stages from `first_stage` on and what the others allow.
   double Measure(int32_t first_stage, bool append = true, bool attend = true) {
-    cudaStream_t stream = backend_->stream();
     Run(0, first_stage, append, attend);  // makes room, loads kernels
     Check(backend_->Wait(Take(backend_->Mark())));
-    Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    Check(cudaStreamBeginCapture(backend_->stream(), cudaStreamCaptureModeRelaxed));
     constexpr int32_t kSteps = 16;
     for (int32_t step = 0; step < kSteps; ++step) {
       Run(step % kCopies, first_stage, append, attend);
     }
     cudaGraph_t graph = nullptr;
-    Check(cudaStreamEndCapture(stream, &graph));
+    Check(cudaStreamEndCapture(backend_->stream(), &graph));
     cudaGraphExec_t exec = nullptr;
     Check(cudaGraphInstantiate(&exec, graph, 0));
     // Clocks need work to rise.
     const auto warm = std::chrono::steady_clock::now() + kWarmUp;
     while (std::chrono::steady_clock::now() < warm) {
-      Check(cudaGraphLaunch(exec, stream));
-      Check(cudaStreamSynchronize(stream));
+      Check(cudaGraphLaunch(exec, backend_->stream()));
+      Check(cudaStreamSynchronize(backend_->stream()));
     }
     const double microseconds = MedianMicroseconds(exec) / kSteps;
     Check(cudaGraphExecDestroy(exec));

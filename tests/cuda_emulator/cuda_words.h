@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "tests/cuda_emulator/emulator.h"
 
@@ -19,6 +20,7 @@
 #undef __align__
 #undef __forceinline__
 #undef __syncthreads
+#undef cudaLaunchKernelEx
 #define __device__
 #define __global__
 #define __shared__ static
@@ -151,22 +153,34 @@ T max(T a, T b) {
   return a > b ? a : b;
 }
 
-/// Chained kernels follow each other as all do. `name` holds the kernel's.
+template <class... Parameters, size_t... kIndices>
+void EmulatedCall(void (*kernel)(Parameters...),
+                  void** arguments,
+                  std::index_sequence<kIndices...>) {
+  kernel(*static_cast<std::remove_const_t<Parameters>*>(arguments[kIndices])...);
+}
 template <class... Parameters, class... Arguments>
-cudaError_t EmulatedLaunch(const char* name,
-                           const cudaLaunchConfig_t* config,
+cudaError_t EmulatedLaunch(const cudaLaunchConfig_t* config,
                            void (*kernel)(Parameters...),
                            const Arguments&... arguments) {
-  emulator::Run(name, {config->gridDim, config->blockDim, config->dynamicSmemBytes},
+  const emulator::KernelEntry& entry = emulator::Loaded(reinterpret_cast<const void*>(kernel));
+  emulator::Run(entry.name, {config->gridDim, config->blockDim, config->dynamicSmemBytes},
                 [&] { kernel(arguments...); });
   return cudaSuccess;
 }
-#define cudaLaunchKernelEx(...) EmulatedLaunch(__PRETTY_FUNCTION__, __VA_ARGS__)
-#define cudaFuncGetAttributes EmulatedGetAttributes
-template <class Kernel>
-cudaError_t EmulatedGetAttributes(cudaFuncAttributes*, Kernel*) {
+#define cudaLaunchKernelEx EmulatedLaunch
+/// `name` holds the kernel's.
+template <class... Parameters>
+cudaError_t EmulatedGetAttributes(const char* name,
+                                  cudaFuncAttributes*,
+                                  void (*kernel)(Parameters...)) {
+  emulator::Load(reinterpret_cast<const void*>(kernel),
+                 {name, {sizeof(Parameters)...}, [kernel](void** arguments) {
+                    EmulatedCall(kernel, arguments, std::index_sequence_for<Parameters...>());
+                  }});
   return cudaSuccess;
 }
+#define cudaFuncGetAttributes(...) EmulatedGetAttributes(__PRETTY_FUNCTION__, __VA_ARGS__)
 #define cudaFuncSetAttribute EmulatedSetAttribute
 template <class Kernel>
 cudaError_t EmulatedSetAttribute(Kernel*, cudaFuncAttribute, int) {

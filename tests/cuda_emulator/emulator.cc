@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace emulator {
@@ -304,6 +306,26 @@ void WaitForCopies(size_t groups_left) {
     }
     current->copies.pop_front();
   }
+}
+
+namespace {
+std::map<const void*, KernelEntry>& Entries() {
+  static std::map<const void*, KernelEntry> entries;
+  return entries;
+}
+}  // namespace
+
+void Load(const void* kernel, KernelEntry entry) {
+  Entries().insert_or_assign(kernel, std::move(entry));
+}
+
+const KernelEntry& Loaded(const void* kernel) {
+  const auto found = Entries().find(kernel);
+  if (found == Entries().end()) {
+    std::fprintf(stderr, "a kernel that was not loaded when the backend was made\n");
+    std::abort();
+  }
+  return found->second;
 }
 
 }  // namespace emulator

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <vector>
 
 #include <cuda_runtime.h>
 
@@ -37,6 +38,17 @@ struct Grid {
 /// Runs `thread` once for each thread of a grid; when it returns, all are done. Anything that no
 /// GPU would do either, or not always, ends the program with what it was: `name` is the kernel's.
 void Run(const char* name, const Grid& grid, const std::function<void()>& thread);
+
+/// A kernel as its callers know it that have its address alone.
+struct KernelEntry {
+  const char* name;
+  std::vector<size_t> parameter_bytes;
+  std::function<void(void**)> call;  // with pointers to its parameters, in one thread
+};
+/// A backend loads its kernels when it is made.
+void Load(const void* kernel, KernelEntry entry);
+/// What was loaded: one that was not ends the program.
+const KernelEntry& Loaded(const void* kernel);
 
 /// Dynamic shared memory of the running block, and its addresses there.
 std::byte* SharedMemory();
