@@ -33,7 +33,8 @@ struct WarpRows {
   using Queries = Panels<kTileRows, kDepth>;
   using Keys = Panels<kTileKeys, kDepth>;
   static constexpr int32_t kRowTiles = kHasWarpgroups ? 2 : 1;
-  static constexpr int32_t kKeysAtOnce = kHasWarpgroups ? kTileKeys : 32;  // as registers allow
+  // As registers allow.
+  static constexpr int32_t kKeysAtOnce = kHasWarpgroups ? kTileKeys : kSplits ? 16 : 32;
   static constexpr int32_t kKeyTiles = kKeysAtOnce / 8;
   static constexpr int32_t kDimTiles = kDepth / 8;
   static constexpr int32_t kKeySteps = kKeysAtOnce / 16;
