@@ -75,6 +75,20 @@ bool TurnsKeys(const PruneBlock& block) {
   return block.block.rope.pairs > 0 && !PruneKeysAreUnrotated(block.rule.style);
 }
 
+// Ranks by the plain kernels.
+void RankPlainly(const PruneLaunch& launch, CallQueue* queue) {
+  LaunchStageQueries(launch, queue->stream());
+  if (launch.stage.selector == Selector::kDescent) {
+    LaunchScoreDescent(launch, queue->stream());
+  } else {
+    LaunchScoreKeys(launch, queue->stream());
+  }
+  if (launch.ranking != Ranking::kScoreMax) {
+    LaunchLogSumExps(launch, queue->stream());
+  }
+  LaunchRank(launch, queue);
+}
+
 // Descriptions where kernels look for them: with the launch, or in memory where they are many.
 template <class T>
 absl::StatusOr<const T*> Describe(std::span<const T> values,
@@ -211,16 +225,7 @@ absl::Status CudaBackend::PruneBlocks(const PruneArgs& args,
       LaunchRank(launch, &queue_);
     }
   } else {
-    LaunchStageQueries(launch, queue_.stream());
-    if (args.stage.selector == Selector::kDescent) {
-      LaunchScoreDescent(launch, queue_.stream());
-    } else {
-      LaunchScoreKeys(launch, queue_.stream());
-    }
-    if (args.ranking != Ranking::kScoreMax) {
-      LaunchLogSumExps(launch, queue_.stream());
-    }
-    LaunchRank(launch, &queue_);
+    RankPlainly(launch, &queue_);
   }
   LaunchSelect(launch, &queue_);
   return LaunchStatus("pruning");
