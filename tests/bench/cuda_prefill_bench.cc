@@ -71,6 +71,7 @@ class Bench {
   // Median milliseconds of all verbs; `id` not empty: printed, and each verb's.
   double Measure(const std::string& id) {
     std::vector<Verb> verbs;
+    verbs.reserve(static_cast<size_t>(case_.stages()) + 1);
     for (int32_t stage = 0; stage < case_.stages(); ++stage) {
       verbs.push_back({NameOfStage(stage), [this, stage] { Prune(stage); }});
     }
