@@ -7,22 +7,6 @@
 
 namespace longshore::cuda {
 
-// The angles of pairs [4 four, 4 four + 4) of an id. Tables have fewer than 2^32 elements.
-__device__ inline FourTurns FourTurnsAt(const RopeRows& rope, uint32_t id, uint32_t four) {
-  const auto pairs = static_cast<uint32_t>(rope.pairs);
-  const uint32_t coarse = (id / 64) * pairs + 4 * four;
-  const uint32_t fine = (id % 64) * pairs + 4 * four;
-  const auto load = [](const float* from, uint32_t at) {
-    return __ldg(reinterpret_cast<const float4*>(from + at));
-  };
-  const float4 cc = load(rope.coarse_cos, coarse);
-  const float4 cs = load(rope.coarse_sin, coarse);
-  const float4 fc = load(rope.fine_cos, fine);
-  const float4 fs = load(rope.fine_sin, fine);
-  return {Compose({cc.x, cs.x}, {fc.x, fs.x}), Compose({cc.y, cs.y}, {fc.y, fs.y}),
-          Compose({cc.z, cs.z}, {fc.z, fs.z}), Compose({cc.w, cs.w}, {fc.w, fs.w})};
-}
-
 // Turns rows in place, all their dimensions, and rounds them to Element, by kThreads threads: each
 // has the same four pairs of every so many rows, which are swapped alike.
 //
@@ -41,8 +25,7 @@ __device__ void TurnPanels(const RopeRows& rope,
   const int32_t row = thread / kFours;
   constexpr int32_t kNext = kRowStep * 16;  // words of four elements between the rows of a thread
   const auto angles = [&](int32_t step) {
-    return FourTurnsAt(rope, static_cast<uint32_t>(ids[row + step * kRowStep]),
-                       static_cast<uint32_t>(four));
+    return FourTurnsOf(rope, ids[row + step * kRowStep], 4 * four);
   };
   if (rope.pairing == RopePairing::kInterleaved) {
     uint4* words = rows->At(row, four);

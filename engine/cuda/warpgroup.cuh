@@ -235,38 +235,6 @@ __device__ inline void MultiplyFirst(Columns<64>, F16, uint64_t a, uint64_t b, A
         LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7)
       : "l"(a), "l"(b));
 }
-__device__ inline void MultiplyFirst(Columns<128>,
-                                     Bf16,
-                                     uint64_t a,
-                                     uint64_t b,
-                                     Accumulator* sums) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, "
-      "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 0;\n}\n"
-      : LONGSHORE_NEW(0), LONGSHORE_NEW(1), LONGSHORE_NEW(2), LONGSHORE_NEW(3), LONGSHORE_NEW(4),
-        LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7), LONGSHORE_NEW(8), LONGSHORE_NEW(9),
-        LONGSHORE_NEW(10), LONGSHORE_NEW(11), LONGSHORE_NEW(12), LONGSHORE_NEW(13),
-        LONGSHORE_NEW(14), LONGSHORE_NEW(15)
-      : "l"(a), "l"(b));
-}
-__device__ inline void MultiplyFirst(Columns<128>, F16, uint64_t a, uint64_t b, Accumulator* sums) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, "
-      "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 0;\n}\n"
-      : LONGSHORE_NEW(0), LONGSHORE_NEW(1), LONGSHORE_NEW(2), LONGSHORE_NEW(3), LONGSHORE_NEW(4),
-        LONGSHORE_NEW(5), LONGSHORE_NEW(6), LONGSHORE_NEW(7), LONGSHORE_NEW(8), LONGSHORE_NEW(9),
-        LONGSHORE_NEW(10), LONGSHORE_NEW(11), LONGSHORE_NEW(12), LONGSHORE_NEW(13),
-        LONGSHORE_NEW(14), LONGSHORE_NEW(15)
-      : "l"(a), "l"(b));
-}
 #undef LONGSHORE_NEW
 #undef LONGSHORE_FOUR
 

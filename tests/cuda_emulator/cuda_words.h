@@ -73,11 +73,6 @@ T __reduce_min_sync(uint32_t mask, T value) {
   return emulator::Fold<T>("__reduce_min_sync", mask, value,
                            [](T a, T b) { return a < b ? a : b; });
 }
-template <class T>
-T __reduce_add_sync(uint32_t mask, T value) {
-  return emulator::Fold<T>("__reduce_add_sync", mask, value, [](T a, T b) { return a + b; });
-}
-
 // One thread runs at a time.
 template <class T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
@@ -128,8 +123,6 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline int __clz(int value) {
   return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value));
 }
-inline int __popc(unsigned value) { return __builtin_popcount(value); }
-inline int __ffs(int value) { return __builtin_ffs(value); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t bytes = uint64_t{high} << 32 | low;
   uint32_t out = 0;
