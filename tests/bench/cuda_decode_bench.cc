@@ -147,15 +147,7 @@ class Bench {
 
   // Chunks that a stage keeps of what the stage before it has kept.
   int32_t KeptBy(int32_t stage) const {
-    int64_t candidates = 0;
-    for (int32_t at = 0; at <= stage; ++at) {
-      const PruningStage& of = case_.layers().stages[static_cast<size_t>(at)];
-      const int64_t tokens =
-          at == 0 ? BlockOf(0, 0).regions.MiddleTokens()
-                  : candidates * case_.layers().stages[static_cast<size_t>(at) - 1].chunk_tokens;
-      candidates = std::min<int64_t>(of.KeepChunks(), tokens / of.chunk_tokens);
-    }
-    return static_cast<int32_t>(candidates);
+    return KeptChunks(case_.layers(), BlockOf(0, 0).regions, stage);
   }
 
   void Append(int32_t copy) {

@@ -13,6 +13,7 @@
 
 #include "engine/core/half.h"
 #include "engine/cuda/cuda_backend.h"
+#include "engine/policy.h"
 #include "engine/rope_table.h"
 
 // One layer of 8B shapes on a GPU, for benchmarks of the backend's verbs.
@@ -80,6 +81,18 @@ inline TensorRef RowsOf(const Buffer& buffer, int64_t rows, int32_t heads) {
           .space = MemorySpace::kDevice,
           .rank = 3,
           .shape = {rows, heads, kHeadDim, 0}};
+}
+
+// How many chunks of a block's middle a stage keeps.
+inline int32_t KeptChunks(const LayerPolicy& layers, const Regions& regions, int32_t stage) {
+  int64_t tokens = regions.MiddleTokens();
+  int64_t kept = 0;
+  for (int32_t at = 0; at <= stage; ++at) {
+    const PruningStage& of = layers.stages[static_cast<size_t>(at)];
+    kept = std::min<int64_t>(of.KeepChunks(), tokens / of.chunk_tokens);
+    tokens = kept * of.chunk_tokens;
+  }
+  return static_cast<int32_t>(kept);
 }
 
 // One layer of one session with `tokens` tokens.

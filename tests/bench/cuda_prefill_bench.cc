@@ -144,14 +144,7 @@ class Bench {
            static_cast<int64_t>(index) * case_.Stage(stage).KeepChunks();
   }
   int32_t KeptBy(size_t index, int32_t stage) const {
-    int64_t tokens = blocks_[index].regions.MiddleTokens();
-    int64_t kept = 0;
-    for (int32_t at = 0; at <= stage; ++at) {
-      const int64_t chunk = case_.Stage(at).chunk_tokens;
-      kept = std::min<int64_t>(case_.Stage(at).KeepChunks(), tokens / chunk);
-      tokens = kept * chunk;
-    }
-    return static_cast<int32_t>(kept);
+    return KeptChunks(case_.layers, blocks_[index].regions, stage);
   }
   RopeRule RuleOf(const RopeChoice& rope) const {
     return {.style = rope.At(case_.end > kTrainedTokens),
